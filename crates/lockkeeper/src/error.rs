@@ -1,0 +1,225 @@
+//! One error type, and the one table from its kind to an HTTP status and an exit code.
+
+use crate::name::LockName;
+use crate::store::Held;
+use std::fmt;
+use std::sync::Arc;
+
+/// What kind of failure it was; decides what a caller does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Still held when the wait ended; [`Error::held`] says by whom. Try later.
+    Busy,
+    /// The lock was held and its lease ended, or it was broken. Stop the work.
+    Lost,
+    /// A fence refused the token: a later holder has been there. Stop the work.
+    Stale,
+    /// The store is unreachable or too slow; what was asked may or may not have happened. Retry with back-off.
+    Unavailable,
+    /// The store refused the credentials or the permission. Fix the access.
+    Denied,
+    /// The lock name is empty or too long.
+    InvalidName,
+    /// A URL, option, duration or combination that cannot work. Fix the call.
+    InvalidConfig,
+    /// This store, or this build, cannot do that.
+    Unsupported,
+    /// The place holds data that Lockkeeper did not write. Look by hand.
+    Foreign,
+    /// The keeper was closed, or belongs to the parent of this forked process.
+    Closed,
+    /// Anything else: treated as a defect of Lockkeeper. Report it.
+    Unexpected,
+}
+
+impl ErrorKind {
+    /// The HTTP status that stands for this kind.
+    pub const fn http_status(self) -> u16 {
+        self.row().0
+    }
+
+    /// The exit code that stands for this kind (the values of `sysexits.h`, and 76 for a lost lock).
+    pub const fn exit_code(self) -> u8 {
+        self.row().1
+    }
+
+    /// The word for machines: lower case, stable.
+    pub const fn as_str(self) -> &'static str {
+        self.row().2
+    }
+
+    const fn row(self) -> (u16, u8, &'static str) {
+        match self {
+            Self::Busy => (409, 75, "busy"),
+            Self::Lost => (410, 76, "lost"),
+            Self::Stale => (412, 76, "stale"),
+            Self::Unavailable => (503, 69, "unavailable"),
+            Self::Denied => (403, 77, "denied"),
+            Self::InvalidName => (400, 64, "invalid-name"),
+            Self::InvalidConfig => (400, 78, "invalid-config"),
+            Self::Unsupported => (501, 64, "unsupported"),
+            Self::Foreign => (409, 70, "foreign"),
+            Self::Closed => (503, 70, "closed"),
+            Self::Unexpected => (500, 70, "unexpected"),
+        }
+    }
+}
+
+/// What went wrong, in one line; cheap to clone.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    op: Option<&'static str>,
+    store: Option<&'static str>,
+    lock: Option<LockName>,
+    held: Option<Held>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+/// The library's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of a kind, with one sentence for people.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Arc::new(Inner {
+            kind,
+            message: message.into(),
+            op: None,
+            store: None,
+            lock: None,
+            held: None,
+            source: None,
+        }))
+    }
+
+    /// Shorthand for [`ErrorKind::Unavailable`].
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unavailable, message)
+    }
+
+    /// Shorthand for [`ErrorKind::InvalidConfig`].
+    pub fn invalid_config(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidConfig, message)
+    }
+
+    /// Shorthand for [`ErrorKind::Unsupported`].
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, message)
+    }
+
+    /// Keeps the driver's own error as the source.
+    #[must_use]
+    pub fn with_source(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.edit(|e| e.source = Some(Arc::new(source)))
+    }
+
+    /// Names the operation, unless one is named already.
+    #[must_use]
+    pub fn during(self, op: &'static str) -> Self {
+        self.edit(|e| e.op = e.op.or(Some(op)))
+    }
+
+    /// Names the store's scheme, unless one is named already.
+    #[must_use]
+    pub fn in_store(self, scheme: &'static str) -> Self {
+        self.edit(|e| e.store = e.store.or(Some(scheme)))
+    }
+
+    /// Names the lock.
+    #[must_use]
+    pub fn for_lock(self, name: &LockName) -> Self {
+        self.edit(|e| e.lock = Some(name.clone()))
+    }
+
+    /// Attaches who holds the lock.
+    #[must_use]
+    pub fn with_held(self, held: Held) -> Self {
+        self.edit(|e| e.held = Some(held))
+    }
+
+    fn edit(self, change: impl FnOnce(&mut Inner)) -> Self {
+        let mut inner = Arc::unwrap_or_clone(self.0);
+        change(&mut inner);
+        Self(Arc::new(inner))
+    }
+
+    /// What kind of failure it was.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The sentence alone, without lock, store and operation.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The lock it was about, if one.
+    pub fn lock(&self) -> Option<&LockName> {
+        self.0.lock.as_ref()
+    }
+
+    /// Who holds the lock, with `Busy`.
+    pub fn held(&self) -> Option<&Held> {
+        self.0.held.as_ref()
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Busy | ErrorKind::Unavailable)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let e = &*self.0;
+        if let Some(store) = e.store {
+            write!(f, "{store}: ")?;
+        }
+        if let Some(op) = e.op {
+            write!(f, "{op}")?;
+            match &e.lock {
+                Some(lock) => write!(f, " '{lock}': ")?,
+                None => f.write_str(": ")?,
+            }
+        } else if let Some(lock) = &e.lock {
+            write!(f, "'{lock}': ")?;
+        }
+        f.write_str(&e.message)?;
+        match &e.held {
+            Some(held) => write!(f, ", held by {held}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({:?}: {self})", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|e| e as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_names_store_operation_and_lock() {
+        let name = LockName::new("a\nb").unwrap();
+        let e = Error::unavailable("the file is busy").during("acquire").in_store("sqlite").for_lock(&name);
+        assert_eq!(e.to_string(), "sqlite: acquire 'a\\x0ab': the file is busy");
+        assert_eq!((e.kind().http_status(), e.kind().exit_code()), (503, 69));
+        assert!(e.is_retryable());
+    }
+}

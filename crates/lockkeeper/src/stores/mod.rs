@@ -1,0 +1,4 @@
+//! The stores, one file each.
+
+pub mod memory;
+pub mod slot;

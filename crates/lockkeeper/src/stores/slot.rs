@@ -1,0 +1,432 @@
+//! What happens to one name: who holds it, who waits, what a step changes. Pure: no clock, no I/O.
+//!
+//! The memory store keeps a [`Slot`] per name, the SQLite store loads and saves one inside a transaction, and the models
+//! check the same code. `now` is the store's clock, `wall_us` the floor of its tokens.
+
+use crate::clock::Stamp;
+use crate::error::{Error, Result};
+use crate::store::{
+    Attempt, Break, Claim, Grant, Held, HolderRecord, LossReason, Mode, Note, Record, Release, Renewal, WaiterRecord,
+};
+use crate::token::{HolderId, Token};
+use crate::{LockName, clock};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Everything known of one name. The default is a name never used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Slot {
+    /// The last token drawn, 0 before the first.
+    pub token: u64,
+    /// Who holds, in order of their grants.
+    pub holders: Vec<Holder>,
+    /// Who waits, first in line first.
+    pub waiters: Vec<Waiter>,
+    /// Claims whose release overtook their acquire, and broken ones: they will not be granted.
+    pub tombs: Vec<Tomb>,
+}
+
+/// One grant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Holder {
+    /// Whose.
+    pub id: HolderId,
+    /// How it is held.
+    pub mode: Mode,
+    /// The token of the grant.
+    pub token: u64,
+    /// When the lease ends unless renewed.
+    pub expires: Stamp,
+    /// Wall-clock microseconds of the grant, for people.
+    pub since_us: u64,
+    /// Set while the grant was handed over and its holder has not been heard of since: what to tell it.
+    pub handed: Option<Grant>,
+    /// Who, for people.
+    pub note: Arc<Note>,
+    /// Which keeper to tell; the store's own number.
+    pub keeper: u64,
+}
+
+/// One place in line.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Waiter {
+    /// Whose.
+    pub id: HolderId,
+    /// How it wants to hold.
+    pub mode: Mode,
+    /// How long the entry, and a lease handed over to it, live.
+    pub life: Duration,
+    /// The stamp of its latest registration or keep-alive, echoed in the grant.
+    pub stamp: Stamp,
+    /// When the entry ends unless kept alive.
+    pub expires: Stamp,
+    /// Who, for people.
+    pub note: Arc<Note>,
+    /// Which keeper to tell.
+    pub keeper: u64,
+}
+
+/// A claim that ended before it began, or was broken.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tomb {
+    /// Whose.
+    pub id: HolderId,
+    /// Why.
+    pub reason: LossReason,
+    /// When it may be forgotten.
+    pub expires: Stamp,
+}
+
+/// The time of a step, and who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct At {
+    /// The store's clock.
+    pub now: Stamp,
+    /// The floor of tokens: the wall clock in microseconds.
+    pub wall_us: u64,
+    /// The asking keeper's number.
+    pub keeper: u64,
+}
+
+/// How long a tombstone outlives the TTL of its claim: longer than any message is delayed in practice.
+const TOMB_EXTRA: Duration = Duration::from_secs(60);
+
+impl Slot {
+    /// `try_acquire` of the `Store` contract.
+    ///
+    /// # Errors
+    /// `InvalidConfig` for a permit limit that differs from the one in use; `Unexpected` when tokens run out.
+    pub fn try_acquire(&mut self, claim: &Claim, at: At) -> Result<Attempt> {
+        self.advance(at)?;
+        if self.tomb(claim.holder).is_some() {
+            return Ok(Attempt::Cancelled);
+        }
+        if let Some(grant) = self.grant_of(claim, at) {
+            return Ok(Attempt::Granted(grant));
+        }
+        self.check_limit(claim)?;
+        if let Some(place) = self.keep_place(claim, at) {
+            return Ok(Attempt::Held(self.held(Some(place), at)));
+        }
+        if self.waiters.is_empty() && self.fits(claim.mode) {
+            let token = Token::next(self.token, at.wall_us)?;
+            self.token = token.get();
+            self.holders.push(Holder {
+                id: claim.holder,
+                mode: claim.mode,
+                token: token.get(),
+                expires: at.now.after(claim.ttl),
+                since_us: at.wall_us,
+                handed: None,
+                note: claim.note.clone(),
+                keeper: at.keeper,
+            });
+            return Ok(Attempt::Granted(Grant { token, stamp: claim.stamp, lease: claim.ttl }));
+        }
+        if !claim.queue {
+            return Ok(Attempt::Held(self.held(None, at)));
+        }
+        self.waiters.push(Waiter {
+            id: claim.holder,
+            mode: claim.mode,
+            life: claim.waiter_lease(),
+            stamp: claim.stamp,
+            expires: at.now.after(claim.waiter_lease()),
+            note: claim.note.clone(),
+            keeper: at.keeper,
+        });
+        Ok(Attempt::Held(self.held(Some(self.waiters.len()), at)))
+    }
+
+    /// `renew` of the `Store` contract.
+    ///
+    /// # Errors
+    /// `Unexpected` when tokens run out.
+    pub fn renew(&mut self, claim: &Claim, at: At) -> Result<Renewal> {
+        // The place is refreshed first: a keep-alive that arrives in time must not lose it to the sweep below.
+        let alive = |expires: Stamp| expires > at.now;
+        let place = self.waiters.iter().position(|w| w.id == claim.holder && alive(w.expires));
+        if place.is_some() {
+            self.keep_place(claim, at);
+        }
+        self.advance(at)?;
+        if let Some(holder) = self.holders.iter_mut().find(|h| h.id == claim.holder) {
+            let was_waiting = holder.handed.take().is_some();
+            // Never shorter: a delayed renewal must not take back what a later one gave.
+            holder.expires = holder.expires.max(at.now.after(claim.ttl));
+            let token = Token::new(holder.token)?;
+            return Ok(if was_waiting {
+                Renewal::Granted(Grant { token, stamp: claim.stamp, lease: claim.ttl })
+            } else {
+                Renewal::Renewed(claim.ttl)
+            });
+        }
+        if let Some(place) = self.waiters.iter().position(|w| w.id == claim.holder) {
+            return Ok(Renewal::Waiting(self.held(Some(place + 1), at)));
+        }
+        Ok(Renewal::Lost(self.tomb(claim.holder).map_or(LossReason::Gone, |t| t.reason)))
+    }
+
+    /// `release` of the `Store` contract.
+    ///
+    /// # Errors
+    /// `Unexpected` when tokens run out.
+    pub fn release(&mut self, claim: &Claim, at: At) -> Result<Release> {
+        self.sweep(at.now);
+        let before = self.holders.len() + self.waiters.len();
+        self.holders.retain(|h| h.id != claim.holder);
+        self.waiters.retain(|w| w.id != claim.holder);
+        let found = self.holders.len() + self.waiters.len() < before;
+        if !found && claim.unsettled && self.tomb(claim.holder).is_none() {
+            let expires = at.now.after(claim.ttl).after(TOMB_EXTRA);
+            self.tombs.push(Tomb { id: claim.holder, reason: LossReason::Released, expires });
+        }
+        self.advance(at)?;
+        Ok(if found { Release::Released } else { Release::NotHeld })
+    }
+
+    /// `break_lock` of the `Store` contract: every grant with that token.
+    ///
+    /// # Errors
+    /// `Unexpected` when tokens run out.
+    pub fn break_lock(&mut self, token: Token, at: At) -> Result<Break> {
+        self.sweep(at.now);
+        let (broken, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.holders).into_iter().partition(|h| h.token == token.get());
+        self.holders = kept;
+        if broken.is_empty() {
+            self.advance(at)?;
+            return Ok(Break::NotHeld);
+        }
+        for holder in broken {
+            let expires = holder.expires.after(TOMB_EXTRA);
+            self.tombs.push(Tomb { id: holder.id, reason: LossReason::Broken, expires });
+        }
+        let above = Token::next(self.token, at.wall_us)?;
+        self.token = above.get();
+        self.advance(at)?;
+        Ok(Break::Broken(above))
+    }
+
+    /// The state for people; `None` when nobody holds or waits at `now`.
+    pub fn record(&self, name: &LockName, now: Stamp) -> Option<Record> {
+        let mut record = Record::new(name.clone());
+        record.holders.extend(self.holders.iter().filter(|h| h.expires > now).map(|h| HolderRecord {
+            mode: h.mode,
+            note: Some((*h.note).clone()),
+            token: Token::new(h.token).ok(),
+            since: Some(clock::wall_time(h.since_us)),
+            remaining: Some(h.expires.since(now)),
+        }));
+        let alive = self.waiters.iter().filter(|w| w.expires > now);
+        record.waiters.extend(alive.map(|w| WaiterRecord::new(w.mode, Some((*w.note).clone()))));
+        record.waiting = u32::try_from(record.waiters.len()).unwrap_or(u32::MAX);
+        (!record.holders.is_empty() || record.waiting > 0).then_some(record)
+    }
+
+    /// Grants handed over and not yet picked up, with the keeper to tell.
+    pub fn handed(&self) -> impl Iterator<Item = (u64, HolderId, Grant)> + '_ {
+        self.holders.iter().filter_map(|h| h.handed.map(|grant| (h.keeper, h.id, grant)))
+    }
+
+    /// Whether nothing but the token counter is left.
+    pub fn is_idle(&self) -> bool {
+        self.holders.is_empty() && self.waiters.is_empty() && self.tombs.is_empty()
+    }
+
+    /// Forgets what has ended, then lets in whoever is first in line and fits.
+    fn advance(&mut self, at: At) -> Result<()> {
+        self.sweep(at.now);
+        while let Some(head) = self.waiters.first() {
+            if !self.fits(head.mode) {
+                break;
+            }
+            let token = Token::next(self.token, at.wall_us)?;
+            let head = self.waiters.remove(0);
+            self.token = token.get();
+            // The lease is the entry's short life: a waiter that died in line costs the others no more than that.
+            self.holders.push(Holder {
+                id: head.id,
+                mode: head.mode,
+                token: token.get(),
+                expires: at.now.after(head.life),
+                since_us: at.wall_us,
+                handed: Some(Grant { token, stamp: head.stamp, lease: head.life }),
+                note: head.note,
+                keeper: head.keeper,
+            });
+        }
+        Ok(())
+    }
+
+    fn sweep(&mut self, now: Stamp) {
+        self.holders.retain(|h| h.expires > now);
+        self.waiters.retain(|w| w.expires > now);
+        self.tombs.retain(|t| t.expires > now);
+    }
+
+    fn fits(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Exclusive => self.holders.is_empty(),
+            Mode::Shared => self.holders.iter().all(|h| h.mode == Mode::Shared),
+            Mode::Permit { limit } => {
+                self.holders.iter().all(|h| h.mode == mode) && (self.holders.len() as u64) < u64::from(limit)
+            }
+        }
+    }
+
+    /// A repeat of a claim that holds: the same token, this call's stamp and the lease left.
+    fn grant_of(&mut self, claim: &Claim, at: At) -> Option<Grant> {
+        let holder = self.holders.iter_mut().find(|h| h.id == claim.holder)?;
+        holder.handed = None;
+        let token = Token::new(holder.token).ok()?;
+        Some(Grant { token, stamp: claim.stamp, lease: holder.expires.since(at.now) })
+    }
+
+    /// Refreshes a waiter's entry; its place, 1 = next.
+    fn keep_place(&mut self, claim: &Claim, at: At) -> Option<usize> {
+        let place = self.waiters.iter().position(|w| w.id == claim.holder)?;
+        let waiter = &mut self.waiters[place];
+        waiter.life = claim.waiter_lease();
+        waiter.stamp = claim.stamp;
+        waiter.expires = at.now.after(waiter.life);
+        Some(place + 1)
+    }
+
+    fn check_limit(&self, claim: &Claim) -> Result<()> {
+        let Mode::Permit { limit } = claim.mode else { return Ok(()) };
+        let modes = self.holders.iter().map(|h| h.mode).chain(self.waiters.iter().map(|w| w.mode));
+        for mode in modes {
+            if let Mode::Permit { limit: used } = mode
+                && used != limit
+            {
+                return Err(Error::invalid_config(format!(
+                    "a permit of {limit} was asked for while the name is in use with a limit of {used}; all must agree"
+                ))
+                .for_lock(&claim.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn tomb(&self, id: HolderId) -> Option<&Tomb> {
+        self.tombs.iter().find(|t| t.id == id)
+    }
+
+    /// Who is in the way: the holder whose lease ends last, since a waiter has to outwait that one.
+    fn held(&self, place: Option<usize>, at: At) -> Held {
+        let mut held = Held { place: place.and_then(|p| u32::try_from(p).ok()), ..Held::default() };
+        if let Some(h) = self.holders.iter().max_by_key(|h| h.expires) {
+            held.holder = Some((*h.note).clone());
+            held.token = Token::new(h.token).ok();
+            held.since = Some(clock::wall_time(h.since_us));
+            held.remaining = Some(h.expires.since(at.now));
+        }
+        held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> At {
+        At { now: Stamp::from_micros(ms * 1000), wall_us: 1_000_000 + ms * 1000, keeper: 1 }
+    }
+
+    fn claim(id: u128, mode: Mode, queue: bool, ms: u64) -> Claim {
+        let mut c = Claim::new(
+            LockName::new("x").unwrap(),
+            HolderId::from_u128(id),
+            Duration::from_millis(300),
+            at(ms).now,
+            Arc::default(),
+        );
+        (c.mode, c.queue) = (mode, queue);
+        c
+    }
+
+    fn token_of(a: Attempt) -> u64 {
+        match a {
+            Attempt::Granted(g) => g.token.get(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_release_hands_over_to_the_head_with_its_own_stamp_and_a_short_lease() {
+        let mut s = Slot::default();
+        let first = token_of(s.try_acquire(&claim(1, Mode::Exclusive, true, 0), at(0)).unwrap());
+        for (id, place) in [(2, 1), (3, 2)] {
+            match s.try_acquire(&claim(id, Mode::Exclusive, true, 10), at(12)).unwrap() {
+                Attempt::Held(h) => assert_eq!(h.place, Some(place)),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(s.release(&claim(1, Mode::Exclusive, true, 20), at(20)).unwrap(), Release::Released);
+        let (_, id, grant) = s.handed().next().unwrap();
+        assert_eq!((id, grant.stamp), (HolderId::from_u128(2), at(10).now));
+        assert!(grant.token.get() > first);
+        // The pick-up makes it a full lease; a second renewal is an ordinary one.
+        let c = claim(2, Mode::Exclusive, true, 30);
+        assert!(matches!(s.renew(&c, at(30)).unwrap(), Renewal::Granted(g) if g.token == grant.token));
+        assert!(matches!(s.renew(&c, at(40)).unwrap(), Renewal::Renewed(_)));
+    }
+
+    #[test]
+    fn a_shared_try_queues_behind_a_waiting_writer() {
+        let mut s = Slot::default();
+        token_of(s.try_acquire(&claim(1, Mode::Shared, false, 0), at(0)).unwrap());
+        s.try_acquire(&claim(2, Mode::Exclusive, true, 0), at(0)).unwrap();
+        assert!(matches!(s.try_acquire(&claim(3, Mode::Shared, false, 0), at(0)).unwrap(), Attempt::Held(_)));
+        // A writer that gives up lets the readers behind it in.
+        s.try_acquire(&claim(4, Mode::Shared, true, 0), at(0)).unwrap();
+        s.release(&claim(2, Mode::Exclusive, true, 5), at(5)).unwrap();
+        assert_eq!(s.holders.len(), 2);
+    }
+
+    #[test]
+    fn a_tombstone_cancels_the_acquire_it_overtook() {
+        let mut s = Slot::default();
+        let mut late = claim(1, Mode::Exclusive, true, 0);
+        late.unsettled = true;
+        assert_eq!(s.release(&late, at(1)).unwrap(), Release::NotHeld);
+        assert_eq!(s.try_acquire(&late, at(2)).unwrap(), Attempt::Cancelled);
+        token_of(s.try_acquire(&claim(2, Mode::Exclusive, true, 2), at(2)).unwrap());
+    }
+
+    #[test]
+    fn a_dead_waiter_is_skipped_and_renew_never_recreates() {
+        let mut s = Slot::default();
+        token_of(s.try_acquire(&claim(1, Mode::Exclusive, true, 0), at(0)).unwrap());
+        s.try_acquire(&claim(2, Mode::Exclusive, true, 0), at(0)).unwrap();
+        assert!(matches!(s.renew(&claim(1, Mode::Exclusive, true, 299), at(299)).unwrap(), Renewal::Renewed(_)));
+        s.try_acquire(&claim(3, Mode::Exclusive, true, 301), at(301)).unwrap();
+        assert_eq!(s.waiters.len(), 1, "the silent waiter's entry has ended");
+        assert_eq!(s.renew(&claim(2, Mode::Exclusive, true, 302), at(302)).unwrap(), Renewal::Lost(LossReason::Gone));
+        assert_eq!(s.renew(&claim(1, Mode::Exclusive, true, 700), at(700)).unwrap(), Renewal::Lost(LossReason::Gone));
+    }
+
+    #[test]
+    fn permits_count_exactly_and_limits_must_agree() {
+        let mut s = Slot::default();
+        let two = Mode::Permit { limit: 2 };
+        token_of(s.try_acquire(&claim(1, two, false, 0), at(0)).unwrap());
+        token_of(s.try_acquire(&claim(2, two, false, 0), at(0)).unwrap());
+        assert!(matches!(s.try_acquire(&claim(3, two, false, 0), at(0)).unwrap(), Attempt::Held(_)));
+        assert!(s.try_acquire(&claim(4, Mode::Permit { limit: 3 }, false, 0), at(0)).is_err());
+        assert!(matches!(s.try_acquire(&claim(5, Mode::Shared, false, 0), at(0)).unwrap(), Attempt::Held(_)));
+    }
+
+    #[test]
+    fn break_draws_a_higher_token_and_says_why() {
+        let mut s = Slot::default();
+        let c = claim(1, Mode::Exclusive, false, 0);
+        let t = token_of(s.try_acquire(&c, at(0)).unwrap());
+        assert_eq!(s.break_lock(Token::new(t + 1).unwrap(), at(1)).unwrap(), Break::NotHeld);
+        let Break::Broken(above) = s.break_lock(Token::new(t).unwrap(), at(1)).unwrap() else { panic!() };
+        assert!(above.get() > t);
+        assert_eq!(s.renew(&c, at(2)).unwrap(), Renewal::Lost(LossReason::Broken));
+        assert!(token_of(s.try_acquire(&claim(2, Mode::Exclusive, false, 3), at(3)).unwrap()) > above.get());
+    }
+}

@@ -1,0 +1,128 @@
+//! Fencing tokens and holder ids: the two numbers that tell one grant from another.
+
+use crate::error::{Error, ErrorKind};
+use std::fmt;
+
+/// The fencing number of one grant.
+///
+/// For Exclusive grants it is strictly greater than every earlier token of that name. It is always positive and below
+/// 2^53, so that it survives a trip through JSON, JavaScript and Lua.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(u64);
+
+impl Token {
+    /// The largest token: 2^53 − 1.
+    pub const MAX: Token = Token((1 << 53) - 1);
+
+    /// A token from its number.
+    ///
+    /// # Errors
+    /// `Unexpected` when the number is 0 or does not fit below 2^53: a store's counter was damaged.
+    pub fn new(number: u64) -> Result<Self, Error> {
+        if number == 0 || number > Self::MAX.0 {
+            return Err(Error::new(
+                ErrorKind::Unexpected,
+                format!("{number} cannot be a token; tokens are 1 to {}", Self::MAX.0),
+            ));
+        }
+        Ok(Self(number))
+    }
+
+    /// The number, to hand to whatever is written under the lock.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The token after `previous` (0: none yet) on a store whose clock says `clock_us`: `max(previous + 1, clock)`.
+    ///
+    /// The clock is the floor that keeps tokens rising after a store has lost its data.
+    ///
+    /// # Errors
+    /// `Unexpected` when the result would reach 2^53: never wraps.
+    pub fn next(previous: u64, clock_us: u64) -> Result<Self, Error> {
+        Self::new(previous.saturating_add(1).max(clock_us))
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who holds: 128 random bits made afresh for every acquisition, compared in every later step.
+///
+/// It is the secret of a hold (whoever knows it can release), so `Debug` shows only its first four digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HolderId(u128);
+
+impl HolderId {
+    /// A fresh id from the operating system's random source.
+    ///
+    /// # Errors
+    /// `Unexpected` when the system has no random source to offer.
+    pub fn random() -> Result<Self, Error> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes)
+            .map_err(|e| Error::new(ErrorKind::Unexpected, format!("the system's random source failed: {e}")))?;
+        Ok(Self(u128::from_be_bytes(bytes)))
+    }
+
+    /// An id from its number: for stores that keep ids, and for stores local to a process, where a counter is enough.
+    pub const fn from_u128(number: u128) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    pub const fn to_u128(self) -> u128 {
+        self.0
+    }
+
+    /// 32 hexadecimal digits.
+    pub fn to_hex(self) -> String {
+        format!("{:032x}", self.0)
+    }
+
+    /// Reads back [`to_hex`](Self::to_hex); `None` when it is anything else.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        if text.len() != 32 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        u128::from_str_radix(text, 16).ok().map(Self)
+    }
+}
+
+impl fmt::Debug for HolderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}…", &self.to_hex()[..4])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_never_wraps_and_never_falls() {
+        assert_eq!(Token::next(0, 7).unwrap().get(), 7);
+        assert_eq!(Token::next(9, 7).unwrap().get(), 10);
+        assert_eq!(Token::next(Token::MAX.get() - 1, 0).unwrap(), Token::MAX);
+        assert!(Token::next(Token::MAX.get(), 0).is_err());
+        assert!(Token::next(u64::MAX, 0).is_err());
+        assert!(Token::new(0).is_err());
+    }
+
+    #[test]
+    fn a_holder_id_survives_its_text_and_hides_in_debug() {
+        let id = HolderId::random().unwrap();
+        assert_eq!(HolderId::from_hex(&id.to_hex()), Some(id));
+        assert_eq!(HolderId::from_hex("xyz"), None);
+        assert!(!format!("{id:?}").contains(&id.to_hex()[4..]));
+    }
+}
