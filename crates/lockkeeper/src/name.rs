@@ -65,7 +65,7 @@ pub fn escape(bytes: &[u8]) -> String {
         for c in chunk.valid().chars() {
             match c {
                 '\\' => out.push_str("\\\\"),
-                c if c.is_ascii_control() => push(&mut out, format_args!(\"\\x{:02x}\", c as u32)),
+                c if c.is_ascii_control() => push(&mut out, format_args!("\\x{:02x}", c as u32)),
                 c if c.is_control() || is_invisible(c) => push(&mut out, format_args!("\\u{{{:x}}}", c as u32)),
                 c => out.push(c),
             }
