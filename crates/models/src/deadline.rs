@@ -39,8 +39,8 @@ pub enum Variant {
 pub struct Deadline {
     /// Which one.
     pub variant: Variant,
-    /// Acquisitions per keeper.
-    pub acquisitions: u8,
+    /// Acquisitions of each keeper.
+    pub acquisitions: [u8; 2],
     /// How often a call of an acquire may be repeated, in all.
     pub repeats: u8,
     /// Renewals and keep-alives per keeper.
@@ -187,8 +187,6 @@ pub struct State {
     /// The highest token given out.
     top: u64,
     token_fell: bool,
-    handed_over: bool,
-    renewed: bool,
 }
 
 /// One step.
@@ -370,7 +368,6 @@ impl Deadline {
         }
         let pushed: Vec<_> = s.slot.handed().filter(|(_, id, _)| !before.handed().any(|(_, b, _)| b == *id)).collect();
         for (keeper, id, grant) in pushed {
-            s.handed_over = true;
             let answer = Answer::Push(Told::new(grant), at.now);
             s.send(Message::Answer {
                 keeper: u8::try_from(keeper).expect("a small number"),
@@ -383,7 +380,8 @@ impl Deadline {
 
     fn at_keeper(&self, s: &mut State, k: u8, id: HolderId, stamp: Stamp, answer: Answer) {
         let now = self.now(s);
-        let from_receipt = |told: Told| if self.variant == Variant::FromReceipt { Told { stamp: now, ..told } } else { told };
+        let from_receipt =
+            |told: Told| if self.variant == Variant::FromReceipt { Told { stamp: now, ..told } } else { told };
         let keeper = &mut s.keepers[usize::from(k)];
         if let Answer::Released | Answer::NotHeld = answer {
             // Found, though more than one acquire was sent: another may be under way, so it takes a tombstone still.
@@ -402,7 +400,9 @@ impl Deadline {
         }
         match (keeper.role, answer) {
             // Only the latest call of an acquire is listened to.
-            (Role::Trying { early }, Answer::Granted(_) | Answer::Held | Answer::Cancelled) if stamp == keeper.stamp => {
+            (Role::Trying { early }, Answer::Granted(_) | Answer::Held | Answer::Cancelled)
+                if stamp == keeper.stamp =>
+            {
                 keeper.answered += 1;
                 match answer {
                     Answer::Granted(told) => self.grant(s, k, from_receipt(told)),
@@ -434,7 +434,6 @@ impl Deadline {
                 self.acquire(s, k);
             }
             (Role::Held(_), Answer::Renewed(lease)) => {
-                s.renewed = true;
                 let stamp = if self.variant == Variant::FromReceipt { now } else { stamp };
                 self.step_hold(s, k, hold::Input::Renewed { stamp, lease });
             }
@@ -464,6 +463,33 @@ impl State {
             let (Message::Ask { keeper, id, .. } | Message::Answer { keeper, id, .. }) = m;
             (*keeper, *id) == (k, claim) && is(m)
         })
+    }
+
+    fn answers(&self, is: impl Fn(&Keeper, &Answer) -> bool) -> bool {
+        self.network.iter().any(|m| match m {
+            Message::Answer { keeper, answer, .. } => is(&self.keepers[usize::from(*keeper)], answer),
+            Message::Ask { .. } => false,
+        })
+    }
+
+    /// Forgets answers that nobody will listen to, so that they do not multiply the states.
+    fn tidy(&mut self) {
+        let keepers = &self.keepers;
+        self.network.retain(|m| match m {
+            Message::Answer { keeper, id, answer, stamp } => {
+                let keeper = &keepers[usize::from(*keeper)];
+                match answer {
+                    Answer::Released | Answer::NotHeld => keeper.ending.iter().any(|e| e.id == *id),
+                    _ if keeper.id != *id => false,
+                    Answer::Granted(_) | Answer::Held | Answer::Cancelled => {
+                        matches!(keeper.role, Role::Trying { .. }) && keeper.stamp == *stamp
+                    }
+                    Answer::Push(..) => !matches!(keeper.role, Role::Idle | Role::Held(_)),
+                    _ => keeper.role != Role::Idle,
+                }
+            }
+            Message::Ask { .. } => true,
+        });
     }
 
     /// Nothing is on its way, and no keeper has anything left to release.
@@ -505,8 +531,6 @@ impl Model for Deadline {
             pauses: 0,
             top: 0,
             token_fell: false,
-            handed_over: false,
-            renewed: false,
         }]
     }
 
@@ -520,7 +544,7 @@ impl Model for Deadline {
                 continue;
             }
             match keeper.role {
-                Role::Idle if keeper.started < self.acquisitions => actions.push(Action::Acquire(k)),
+                Role::Idle if keeper.started < self.acquisitions[usize::from(k)] => actions.push(Action::Acquire(k)),
                 Role::Idle => {}
                 Role::Trying { .. } => {
                     actions.push(Action::Cancel(k));
@@ -600,6 +624,9 @@ impl Model for Deadline {
                 }
             }
         }
+        if self.variant != Variant::ReusedId {
+            s.tidy();
+        }
         Some(s)
     }
 
@@ -623,13 +650,13 @@ impl Model for Deadline {
             Property::sometimes("a second keeper holds after the first", |m: &Deadline, s: &State| {
                 s.top >= 2 && s.keepers.iter().any(|k| m.believes(s, k))
             }),
-            Property::sometimes("a hand-over is taken up", |m: &Deadline, s: &State| {
-                s.handed_over && s.slot.holders.iter().any(|h| s.keepers.iter().any(|k| k.id == h.id && m.believes(s, k)))
+            Property::sometimes("a grant is pushed to a waiter", |_, s: &State| {
+                s.answers(|k, answer| k.role == Role::Waiting && matches!(answer, Answer::Push(..)))
             }),
-            Property::sometimes("a guard is renewed", |m: &Deadline, s: &State| s.renewed || m.upkeep == 0),
-            Property::sometimes("a tombstone cancels", |_, s: &State| {
-                s.network.iter().any(|m| matches!(m, Message::Answer { answer: Answer::Cancelled, .. }))
+            Property::sometimes("a guard is renewed", |m: &Deadline, s: &State| {
+                m.upkeep == 0 || s.answers(|k, answer| m.believes(s, k) && matches!(answer, Answer::Renewed(_)))
             }),
+            Property::sometimes("a tombstone is left", |_, s: &State| !s.slot.tombs.is_empty()),
         ]
     }
 }

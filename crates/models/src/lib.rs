@@ -41,27 +41,43 @@ where
     M::State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
     M::Action: Clone + Debug + PartialEq + Send + Sync + 'static,
 {
-    explore(model, 2)
+    explore(model, None)
 }
 
-/// Like [`check`], on one thread: slower, and the steps to a broken property are as few as can be.
+/// Like [`check`], and looks for ever shorter ways to break the property.
 pub fn shortest<M>(model: M) -> Outcome
 where
-    M: Model + Send + Sync + 'static,
+    M: Model + Clone + Send + Sync + 'static,
     M::State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
     M::Action: Clone + Debug + PartialEq + Send + Sync + 'static,
 {
-    explore(model, 1)
+    let mut best = explore(model.clone(), None);
+    while let Some((name, steps)) = &best.broken {
+        let mut next = explore(model.clone(), Some(steps.len()));
+        if next.broken.as_ref().is_none_or(|(shorter, _)| shorter != name) {
+            break;
+        }
+        next.states = next.states.max(best.states);
+        next.took += best.took;
+        best = next;
+    }
+    best
 }
 
-fn explore<M>(model: M, threads: usize) -> Outcome
+/// `below`: only paths of fewer steps.
+fn explore<M>(model: M, below: Option<usize>) -> Outcome
 where
     M: Model + Send + Sync + 'static,
     M::State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
     M::Action: Clone + Debug + PartialEq + Send + Sync + 'static,
 {
     let began = Instant::now();
-    let checker = model.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let mut builder = model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures);
+    if let Some(steps) = below {
+        // The checker counts states on the path, not the steps between them.
+        builder = builder.target_max_depth(steps + 1);
+    }
+    let checker = builder.spawn_bfs().join();
     let found = checker.discoveries();
     let properties = checker.model().properties();
     let failed = properties.iter().find(|p| p.expectation.discovery_is_failure() && found.contains_key(p.name));

@@ -1,7 +1,7 @@
 //! Model C: no lost update behind a fence that is raised before the first read.
 
-use models::{check, shortest};
 use models::fenced::{Fenced, Variant};
+use models::{check, shortest};
 
 fn run(variant: Variant, holders: usize, rounds: u8) -> models::Outcome {
     let model = Fenced { variant, holders, rounds };
