@@ -18,8 +18,10 @@ use std::time::Duration;
 pub enum Variant {
     /// As it is.
     Shipped,
-    /// The lease counts from when the answer was received.
+    /// The lease counts from when the grant was received.
     FromReceipt,
+    /// The lease counts from when the renewal's answer was received.
+    RenewalFromReceipt,
     /// A keeper uses one holder id for all its acquisitions.
     ReusedId,
     /// A cancelled acquire leaves no tombstone.
@@ -434,11 +436,11 @@ impl Deadline {
                 self.acquire(s, k);
             }
             (Role::Held(_), Answer::Renewed(lease)) => {
-                let stamp = if self.variant == Variant::FromReceipt { now } else { stamp };
+                let stamp = if self.variant == Variant::RenewalFromReceipt { now } else { stamp };
                 self.step_hold(s, k, hold::Input::Renewed { stamp, lease });
             }
             (Role::Held(_), Answer::TurnCame(told)) => {
-                let Told { stamp, lease, .. } = from_receipt(told);
+                let Told { stamp, lease, .. } = told;
                 self.step_hold(s, k, hold::Input::Renewed { stamp, lease });
             }
             (Role::Held(_), Answer::StillWaiting) => {

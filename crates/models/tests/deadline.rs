@@ -40,7 +40,7 @@ fn shipped_with_repeated_acquires() {
 
 #[test]
 fn shipped_with_a_second_acquisition() {
-    run("acquisitions", Deadline { acquisitions: [2, 1], time: 3, ..SMALL }).assert_holds(10_000);
+    run("acquisitions", Deadline { acquisitions: [2, 1], time: 2, ..SMALL }).assert_holds(10_000);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn twin_from_receipt() {
 
 #[test]
 fn twin_renewal_from_receipt() {
-    run("", Deadline { variant: Variant::FromReceipt, upkeep: 1, ..SMALL }).assert_breaks("one holder");
+    run("", Deadline { variant: Variant::RenewalFromReceipt, upkeep: 1, ..SMALL }).assert_breaks("one holder");
 }
 
 #[test]
@@ -92,12 +92,12 @@ fn twin_settled_by_any_answer() {
 
 #[test]
 fn twin_push_from_receipt() {
-    run("", Deadline { variant: Variant::PushFromReceipt, ..SMALL }).assert_breaks("one holder");
+    run("", Deadline { variant: Variant::PushFromReceipt, acquisitions: [2, 1], ..SMALL }).assert_breaks("one holder");
 }
 
 #[test]
 fn twin_push_from_the_stores_clock() {
-    let model = Deadline { variant: Variant::PushFromStore, offset: 2000, ..SMALL };
+    let model = Deadline { variant: Variant::PushFromStore, acquisitions: [2, 1], offset: 2000, ..SMALL };
     run("", model).assert_breaks("one holder");
 }
 
