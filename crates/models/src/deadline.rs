@@ -243,14 +243,23 @@ impl Deadline {
         s.send(Message::Ask { keeper: k, call, id, stamp });
     }
 
-    /// Moves the claim to the to-release set.
-    fn end(&self, s: &mut State, k: u8) {
-        let keeper = &mut s.keepers[usize::from(k)];
-        let unsettled = match self.variant {
+    fn unsettled(&self, keeper: &Keeper) -> bool {
+        match self.variant {
             Variant::NoTombstone => false,
             Variant::SettledByAnyAnswer => keeper.answered == 0,
             _ => keeper.answered < keeper.sent,
-        };
+        }
+    }
+
+    /// The store does not have the claim. If an acquire of it may be under way, only a tombstone ends it.
+    fn gone(&self, s: &mut State, k: u8) {
+        if self.unsettled(&s.keepers[usize::from(k)]) { self.end(s, k) } else { self.clear(s, k) }
+    }
+
+    /// Moves the claim to the to-release set.
+    fn end(&self, s: &mut State, k: u8) {
+        let keeper = &mut s.keepers[usize::from(k)];
+        let unsettled = self.unsettled(keeper);
         let ending = Ending { id: keeper.id, unsettled, repeated: keeper.sent > 1 };
         keeper.ending.push(ending);
         keeper.ending.sort_unstable();
@@ -313,7 +322,7 @@ impl Deadline {
         }
         match (over, release) {
             (true, true) => self.end(s, k),
-            (true, false) => self.clear(s, k),
+            (true, false) => self.gone(s, k),
             _ => {}
         }
     }
@@ -429,7 +438,7 @@ impl Deadline {
                 }
             }
             (Role::Waiting, Answer::TurnCame(told)) => self.grant(s, k, from_receipt(told)),
-            (Role::Waiting, Answer::Gone) => self.clear(s, k),
+            (Role::Waiting, Answer::Gone) => self.gone(s, k),
             (Role::Waiting, Answer::Renewed(_)) => {
                 // It holds, but the token is unknown: the same claim again brings it.
                 keeper.role = Role::Trying { early: None };

@@ -147,7 +147,8 @@ impl Fenced {
                     return;
                 }
                 s.raise(pass);
-                s.lost_update |= base != s.version;
+                // The same write twice in a row changes nothing.
+                s.lost_update |= base != s.version && version != s.version;
                 s.version = version;
                 s.writes += 1;
                 s.send(Message::Written(holder));

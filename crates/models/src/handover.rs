@@ -23,6 +23,8 @@ pub enum Variant {
     PlaceLost,
     /// A cancel is sent once, and the session keeps whatever it left in the store alive.
     CancelOnce,
+    /// A claim counts as settled once any of its acquires was answered, though another is still under way.
+    SettledByAnyAnswer,
     /// A local task that comes while a claim waits starts one of its own.
     ClaimPerTask,
 }
@@ -90,8 +92,16 @@ pub struct Keeper {
     tasks: Vec<Life>,
     claims: Vec<Known>,
     keys: u64,
-    /// The task that inherited a place, and the claims that were before it then.
-    owed: Option<(u64, Vec<HolderId>)>,
+    owed: Option<Owed>,
+}
+
+/// A task that inherited a place in line.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owed {
+    task: u64,
+    place: HolderId,
+    /// The claims that were before it then.
+    ahead: Vec<HolderId>,
 }
 
 /// A message on its way.
@@ -217,10 +227,10 @@ impl Handover {
             s.slot.holders.iter().map(|h| h.id).filter(|id| !before.holders.iter().any(|h| h.id == *id)).collect();
         for holder in new {
             let (by, _) = owner(holder);
+            let holds = |id: HolderId| s.slot.holders.iter().any(|h| h.id == id);
             let overtakes = |(k, keeper): (usize, &Keeper)| {
-                k != usize::from(by)
-                    && keeper.alive
-                    && keeper.owed.as_ref().is_some_and(|(_, ahead)| !ahead.contains(&holder))
+                let owed = |o: &Owed| !o.ahead.contains(&holder) && !holds(o.place);
+                k != usize::from(by) && keeper.alive && keeper.owed.as_ref().is_some_and(owed)
             };
             s.overtaken |= s.keepers.iter().enumerate().any(overtakes);
         }
@@ -247,7 +257,7 @@ impl Handover {
                 queue::Output::Grant { task, claim } => {
                     let keeper = s.keeper(k);
                     keeper.tasks[task as usize] = Life::Has(claim);
-                    keeper.owed.take_if(|(t, _)| *t == task);
+                    keeper.owed.take_if(|owed| owed.task == task);
                     self.step(s, k, queue::Input::Taken(task));
                 }
                 queue::Output::Busy(task) => s.keeper(k).tasks[task as usize] = Life::Over,
@@ -268,18 +278,35 @@ impl Handover {
         s.send(Message::Acquire(k, key, now));
     }
 
+    fn unsettled(&self, known: &Known) -> bool {
+        match self.variant {
+            Variant::SettledByAnyAnswer => known.answered == 0,
+            _ => known.answered < known.sent,
+        }
+    }
+
     fn end(&self, s: &mut State, k: u8, key: u64) {
         let Some(known) = s.known(k, key) else { return };
         if known.role == Role::Ending {
             return;
         }
         known.role = Role::Ending;
-        let unsettled = known.answered < known.sent;
+        let unsettled = self.unsettled(known);
         s.send(Message::Release(k, key, unsettled));
         if self.variant == Variant::CancelOnce {
             s.keeper(k).claims.retain(|c| c.key != key);
             self.step(s, k, queue::Input::Ended(key));
         }
+    }
+
+    /// The store does not have the claim. If an acquire of it may be under way, only a tombstone ends it.
+    fn gone(&self, s: &mut State, k: u8, key: u64) {
+        if s.known(k, key).is_some_and(|c| self.unsettled(c)) {
+            self.end(s, k, key);
+        } else {
+            self.forget(s, k, key);
+        }
+        self.step(s, k, queue::Input::Answer(key, queue::Answer::Gone));
     }
 
     fn forget(&self, s: &mut State, k: u8, key: u64) {
@@ -299,7 +326,17 @@ impl Handover {
     }
 
     fn leave(&self, s: &mut State, k: u8, task: u64) {
+        let now = s.now();
         let place = s.keeper(k).queue.pending().filter(|p| p.task == task && p.waiting).map(|p| id(k, p.claim));
+        // A place that has ended before its keeper could keep it alive is nothing to inherit, nor is one whose acquire
+        // took a whole lease to arrive: its grant would be worth nothing.
+        let held = s.slot.holders.iter().filter(|h| h.expires > now).map(|h| h.id);
+        let line: Vec<_> = held.chain(s.slot.waiters.iter().filter(|w| w.expires > now).map(|w| w.id)).collect();
+        let handed = s.slot.handed().map(|(_, id, grant)| (id, grant.stamp));
+        let stamps = handed.chain(s.slot.waiters.iter().map(|w| (w.id, w.stamp)));
+        let fresh: Vec<_> = stamps.filter(|(_, stamp)| hold::deadline(*stamp, TTL) > now).map(|(id, _)| id).collect();
+        let place = place.filter(|place| fresh.contains(place));
+        let place = place.and_then(|place| Some((place, line.iter().position(|other| *other == place)?)));
         if self.variant == Variant::PlaceLost && place.is_some() {
             let behind: Vec<_> = s.keeper(k).queue.tasks().filter(|t| t.id != task).cloned().collect();
             for other in &behind {
@@ -313,15 +350,10 @@ impl Handover {
             self.step(s, k, queue::Input::Leave(task));
         }
         let mode = self.mode(k, task);
-        let slot = &s.slot;
-        let before = slot.holders.iter().map(|h| h.id).chain(slot.waiters.iter().map(|w| w.id));
-        let ahead: Vec<_> = before.take_while(|other| Some(*other) != place).collect();
-        let known =
-            place.is_some_and(|p| slot.holders.iter().any(|h| h.id == p) || slot.waiters.iter().any(|w| w.id == p));
         let keeper = s.keeper(k);
-        let heir = keeper.queue.tasks().find(|t| t.granted.is_none()).filter(|t| t.mode == mode).map(|t| t.id);
-        if place.is_some() || keeper.owed.as_ref().is_some_and(|(t, _)| *t == task) {
-            keeper.owed = heir.filter(|_| known || self.variant == Variant::PlaceLost).map(|heir| (heir, ahead));
+        if let Some((place, at)) = place {
+            let heir = keeper.queue.tasks().find(|t| t.granted.is_none()).filter(|t| t.mode == mode);
+            keeper.owed = heir.map(|heir| Owed { task: heir.id, place, ahead: line[..at].to_vec() });
         }
     }
 
@@ -332,10 +364,7 @@ impl Handover {
             Renewal::Granted(Grant { stamp, lease, .. }) => self.granted(s, k, key, stamp, lease),
             Renewal::Waiting(_) => {}
             Renewal::Renewed(_) => self.granted(s, k, key, now, TTL),
-            Renewal::Lost(_) => {
-                self.forget(s, k, key);
-                self.step(s, k, queue::Input::Answer(key, queue::Answer::Gone));
-            }
+            Renewal::Lost(_) => self.gone(s, k, key),
         }
     }
 
@@ -448,7 +477,7 @@ impl Handover {
                 keeper.claims.clear();
                 keeper.tasks.fill(Life::Over);
             }
-            keeper.owed.take_if(|(task, _)| keeper.tasks[*task as usize] != Life::Wants);
+            keeper.owed.take_if(|owed| keeper.tasks[owed.task as usize] != Life::Wants);
         }
     }
 
@@ -573,7 +602,7 @@ impl Model for Handover {
             }
             Action::ReleaseAgain(k, key) => {
                 let known = s.known(k, key)?;
-                let unsettled = known.answered < known.sent;
+                let unsettled = self.unsettled(known);
                 s.send(Message::Release(k, key, unsettled));
             }
             Action::TryAgain(k, key) => {

@@ -112,6 +112,13 @@ impl Outcome {
         assert!(self.states >= at_least, "only {} states", self.states);
     }
 
+    /// The broken property and how, to print.
+    pub fn found(&self) -> String {
+        self.broken.as_ref().map_or_else(String::new, |(name, steps)| {
+            format!("\n  '{name}' breaks in {} steps:\n    {}", steps.len(), steps.join("\n    "))
+        })
+    }
+
     /// The checker found the way to break `property`; the number of steps.
     ///
     /// # Panics

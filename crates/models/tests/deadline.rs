@@ -22,8 +22,11 @@ fn run(what: &str, mut model: Deadline) -> Outcome {
     let variant = model.variant;
     let outcome = if variant == Variant::Shipped { check(model) } else { shortest(model) };
     println!(
-        "deadline {variant:?}, {what}: {} states, depth {}, {:.1?}, {:?}",
-        outcome.states, outcome.depth, outcome.took, outcome.broken
+        "deadline {variant:?}, {what}: {} states, depth {}, {:.1?}{}",
+        outcome.states,
+        outcome.depth,
+        outcome.took,
+        outcome.found()
     );
     outcome
 }
@@ -33,9 +36,24 @@ fn shipped_with_renewals_and_hand_over() {
     run("renewals", Deadline { upkeep: 1, ..SMALL }).assert_holds(10_000);
 }
 
+/// Time enough between a renewal and its answer.
+fn half_seconds() -> Deadline {
+    Deadline { upkeep: 1, steps: vec![500], time: 6, ..SMALL }
+}
+
+#[test]
+fn shipped_with_slow_renewals() {
+    run("slow renewals", half_seconds()).assert_holds(10_000);
+}
+
 #[test]
 fn shipped_with_repeated_acquires() {
     run("repeats", Deadline { repeats: 1, time: 2, ..SMALL }).assert_holds(10_000);
+}
+
+#[test]
+fn shipped_with_repeated_acquires_and_renewals() {
+    run("repeats and renewals", Deadline { repeats: 1, upkeep: 1, time: 1, ..SMALL }).assert_holds(10_000);
 }
 
 #[test]
@@ -72,7 +90,8 @@ fn twin_from_receipt() {
 
 #[test]
 fn twin_renewal_from_receipt() {
-    run("", Deadline { variant: Variant::RenewalFromReceipt, upkeep: 1, ..SMALL }).assert_breaks("one holder");
+    let model = Deadline { variant: Variant::RenewalFromReceipt, ..half_seconds() };
+    run("", model).assert_breaks("one holder");
 }
 
 #[test]
@@ -92,12 +111,13 @@ fn twin_settled_by_any_answer() {
 
 #[test]
 fn twin_push_from_receipt() {
-    run("", Deadline { variant: Variant::PushFromReceipt, acquisitions: [2, 1], ..SMALL }).assert_breaks("one holder");
+    run("", Deadline { variant: Variant::PushFromReceipt, acquisitions: [2, 1], time: 2, ..SMALL })
+        .assert_breaks("one holder");
 }
 
 #[test]
 fn twin_push_from_the_stores_clock() {
-    let model = Deadline { variant: Variant::PushFromStore, acquisitions: [2, 1], offset: 2000, ..SMALL };
+    let model = Deadline { variant: Variant::PushFromStore, acquisitions: [2, 1], time: 2, offset: 2000, ..SMALL };
     run("", model).assert_breaks("one holder");
 }
 

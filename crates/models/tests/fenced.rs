@@ -7,8 +7,10 @@ fn run(variant: Variant, holders: usize, rounds: u8) -> models::Outcome {
     let model = Fenced { variant, holders, rounds };
     let outcome = if variant == Variant::Shipped { check(model) } else { shortest(model) };
     println!(
-        "fenced {variant:?} ({holders} holders, {rounds} rounds): {} states, {:.1?}, {:?}",
-        outcome.states, outcome.took, outcome.broken
+        "fenced {variant:?} ({holders} holders, {rounds} rounds): {} states, {:.1?}{}",
+        outcome.states,
+        outcome.took,
+        outcome.found()
     );
     outcome
 }

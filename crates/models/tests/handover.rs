@@ -13,8 +13,11 @@ fn run(what: &str, model: Handover) -> Outcome {
     let variant = model.variant;
     let outcome = if variant == Variant::Shipped { check(model) } else { shortest(model) };
     println!(
-        "handover {variant:?}, {what}: {} states, depth {}, {:.1?}, {:#?}",
-        outcome.states, outcome.depth, outcome.took, outcome.broken
+        "handover {variant:?}, {what}: {} states, depth {}, {:.1?}{}",
+        outcome.states,
+        outcome.depth,
+        outcome.took,
+        outcome.found()
     );
     outcome
 }
@@ -55,4 +58,12 @@ fn twin_cancel_once() {
 fn twin_claim_per_task() {
     run("", Handover { variant: Variant::ClaimPerTask, ..all_exclusive() })
         .assert_breaks("one Exclusive claim per keeper");
+}
+
+#[test]
+fn twin_settled_by_any_answer() {
+    // The next task repeats the call of one that gave up; the first call arrives when all is over.
+    let outcome = run("", Handover { variant: Variant::SettledByAnyAnswer, ..all_exclusive() });
+    let (property, _) = outcome.broken.expect("the late call is granted to nobody");
+    assert!(["no stall", "nothing is left behind"].contains(&property), "{property}");
 }
