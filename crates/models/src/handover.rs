@@ -486,7 +486,7 @@ impl Handover {
         let mut entries = s.slot.holders.iter().map(|h| h.id).chain(s.slot.waiters.iter().map(|w| w.id));
         let keepers = || (0u8..).zip(&s.keepers);
         s.network.is_empty()
-            // What a dead keeper left ends by time; in a store of leases, so does what nobody keeps alive.
+            // What a dead keeper left ends by time. A living one must not leave anything.
             && entries.all(|id| s.is_alive(id))
             && keepers().all(|(k, keeper)| {
                 keeper.claims.iter().all(|c| match c.role {

@@ -1,5 +1,7 @@
 //! Model B: what keepers believe, what the store grants, and what is left behind.
 
+#![expect(clippy::print_stdout, reason = "states, seconds and steps are for people")]
+
 use models::deadline::{Deadline, Variant};
 use models::{Outcome, check, shortest};
 

@@ -1,5 +1,7 @@
 //! Model C: no lost update behind a fence that is raised before the first read.
 
+#![expect(clippy::print_stdout, reason = "states, seconds and steps are for people")]
+
 use models::fenced::{Fenced, Variant};
 use models::{check, shortest};
 

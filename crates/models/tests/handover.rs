@@ -1,5 +1,7 @@
 //! Model D: tasks, keepers and the line in the store.
 
+#![expect(clippy::print_stdout, reason = "states, seconds and steps are for people")]
+
 use lockkeeper::Mode;
 use models::handover::{Handover, Variant};
 use models::{Outcome, check, shortest};
@@ -35,6 +37,11 @@ fn shipped_with_losses() {
 #[test]
 fn shipped_with_deaths() {
     run("deaths", Handover { deaths: 1, ages: 1, ..all_exclusive() }).assert_holds(5_000);
+}
+
+#[test]
+fn shipped_with_deaths_and_losses() {
+    run("deaths and losses", Handover { deaths: 1, ages: 1, losses: 1, ..all_exclusive() }).assert_holds(5_000);
 }
 
 #[test]
