@@ -7,7 +7,7 @@ use crate::store::{Claim, Grant, LossReason, Mode, Note};
 use crate::stores::slot::{At, Holder, Slot, Tomb, Waiter};
 use crate::token::{HolderId, Token};
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, OptionalExtension as _, Row, named_params};
+use rusqlite::{Connection, Row, named_params};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,18 +99,19 @@ pub(super) fn id_bytes(id: HolderId) -> [u8; 16] {
 pub(super) fn take(conn: &Connection, claim: &Claim, at: At, boot: i64) -> rusqlite::Result<Option<Token>> {
     // A clock beyond the range of tokens is left to the step, which says so.
     let Ok(floor) = Token::next(0, at.wall_us) else { return Ok(None) };
-    let token = conn
-        .prepare_cached(TAKE)?
-        .query_row(
-            named_params! {
-                ":name": claim.name.as_bytes(), ":wall": int(floor.get()), ":holder": id_bytes(claim.holder),
-                ":expires": int(at.now.after(claim.ttl).as_micros()), ":boot": boot, ":keeper": int(at.keeper),
-                ":host": claim.note.host, ":pid": claim.note.pid, ":label": claim.note.label,
-                ":now": int(at.now.as_micros()),
-            },
-            |row| row.get::<_, i64>(0),
-        )
-        .optional()?;
+    let mut statement = conn.prepare_cached(TAKE)?;
+    let mut rows = statement.query(named_params! {
+        ":name": claim.name.as_bytes(), ":wall": int(floor.get()), ":holder": id_bytes(claim.holder),
+        ":expires": int(at.now.after(claim.ttl).as_micros()), ":boot": boot, ":keeper": int(at.keeper),
+        ":host": claim.note.host, ":pid": claim.note.pid, ":label": claim.note.label,
+        ":now": int(at.now.as_micros()),
+    })?;
+    let token: Option<i64> = match rows.next()? {
+        Some(row) => Some(row.get(0)?),
+        None => None,
+    };
+    // The statement commits when it ends, not at its first row: only the end tells whether the grant is in the file.
+    while rows.next()?.is_some() {}
     // The statement's own bounds keep the number a token.
     Ok(token.and_then(|t| Token::new(t.unsigned_abs()).ok()))
 }
