@@ -46,25 +46,28 @@ impl Place {
     }
 
     fn create(&self) -> Result<()> {
+        // The log is looked at first: where it has content, the database has had its first page for longer. Without
+        // that page SQLite would begin a new database and delete the log of the lost one, in use or not.
+        let log = std::fs::metadata(self.beside("-wal")).map_or(0, |m| m.len());
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        match options.open(&self.path) {
-            Ok(_) => Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => self.check_existing(),
-            Err(e) => Err(self.map_io(e, "cannot be created")),
-        }
-    }
-
-    fn check_existing(&self) -> Result<()> {
-        let meta = std::fs::metadata(&self.path).map_err(|e| self.map_io(e, "cannot be looked at"))?;
+        let meta = match std::fs::metadata(&self.path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && log > 0 => {
+                return Err(self.damaged("the file is missing although its log is there"));
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => match options.open(&self.path) {
+                // Another process may have been faster.
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(self.map_io(e, "cannot be created")),
+                _ => return Ok(()),
+            },
+            meta => meta.map_err(|e| self.map_io(e, "cannot be looked at"))?,
+        };
         if !meta.is_file() {
             let what = if meta.is_dir() { "a directory" } else { "not a regular file" };
             return Err(invalid(format!("'{}' is {what}; name a file for the database", shown(&self.path))));
         }
-        // SQLite would take an empty file for a new database and delete the log that belongs to the lost one.
-        let log = std::fs::metadata(self.beside("-wal")).map_or(0, |m| m.len());
         if meta.len() == 0 && log > 0 {
             return Err(self.damaged("the file is empty although its log is not"));
         }

@@ -24,7 +24,7 @@ const MAX_ENTRIES: usize = 256;
 /// How many reads are answered before writes get their turn again.
 const MAX_READS: usize = 16;
 
-/// How old the last look at the file may be; renewals and steps on contended locks look every time.
+/// How old the last look at the file may be for a single statement; renewals and transactions look every time.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What the store asks of its worker.
@@ -130,6 +130,7 @@ impl Worker {
         if let Err(e) = self.look_at_file(&batch) {
             return fail(batch, &e);
         }
+        self.forget_told(&batch);
         if batch.len() == 1 {
             match self.single(&batch[0].op) {
                 Ok(None) => {}
@@ -143,6 +144,10 @@ impl Worker {
                     return;
                 }
             }
+        }
+        if let Err(e) = self.steps.place.check() {
+            self.looked = None;
+            return fail(batch, &e);
         }
         match self.transaction(&batch) {
             Ok(answers) => {
@@ -244,6 +249,20 @@ impl Worker {
             if self.told.insert(id, grant.token.get()) != Some(grant.token.get()) {
                 // The store may have been dropped meanwhile; then nobody listens.
                 let _ = self.events.send(Event::Granted(id, grant));
+            }
+        }
+    }
+
+    /// A claim that speaks up has picked up its grant, or will see it in the answer.
+    fn forget_told(&mut self, batch: &[Job]) {
+        if self.told.is_empty() {
+            return;
+        }
+        for job in batch {
+            if let Op::Acquire(claims) | Op::Renew(claims) | Op::Release(claims) = &job.op {
+                for claim in claims {
+                    self.told.remove(&claim.holder);
+                }
             }
         }
     }

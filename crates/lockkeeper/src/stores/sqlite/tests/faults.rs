@@ -9,7 +9,7 @@ fn open(path: &Path) -> Result<SqliteStore> {
 
 #[track_caller]
 fn refused(path: &Path, kind: ErrorKind, part: &str) {
-    let e = open(path).err().expect("an error");
+    let e = open(path).expect_err("an error");
     assert_eq!(e.kind(), kind, "{e}");
     assert!(e.to_string().contains(part), "{e}");
 }
@@ -126,6 +126,9 @@ fn an_emptied_file_with_a_log_is_damage() {
     let store = dir.store();
     std::fs::File::options().write(true).truncate(true).open(dir.file()).unwrap();
     refused(&dir.file(), ErrorKind::Unexpected, "empty although its log is not");
+    std::fs::remove_file(dir.file()).unwrap();
+    refused(&dir.file(), ErrorKind::Unexpected, "missing although its log is there");
+    assert!(!dir.file().exists());
     drop(store);
 }
 
@@ -174,8 +177,7 @@ async fn a_file_deleted_or_replaced_under_the_store_is_noticed_by_the_next_renew
 #[tokio::test]
 async fn a_busy_database_is_unavailable_after_the_stated_time() {
     let dir = Dir::new();
-    let mut options = SqliteOptions::default();
-    options.busy = Duration::from_millis(60);
+    let options = SqliteOptions { busy: Duration::from_millis(60), ..SqliteOptions::default() };
     let store = SqliteStore::open(dir.file(), options).unwrap();
     let c = claim("x");
     granted(&store, &c).await;
@@ -191,8 +193,37 @@ async fn a_busy_database_is_unavailable_after_the_stated_time() {
     assert_eq!(renew(&store, &c).await.unwrap(), Renewal::Renewed(c.ttl));
 }
 
+/// Run as a child of the test below: opens the file it is told and takes a lock of its own.
+#[tokio::test]
+async fn one_of_many_creators() {
+    let Some(path) = std::env::var_os("LOCKKEEPER_TEST_CREATE") else { return };
+    let store = open(Path::new(&path)).unwrap();
+    granted(&store, &claim(&std::process::id().to_string())).await;
+}
+
+#[tokio::test]
+async fn many_processes_may_create_the_file_at_once() {
+    for _ in 0..5 {
+        let dir = Dir::new();
+        let children: Vec<_> = (0..4)
+            .map(|_| {
+                Command::new(std::env::current_exe().unwrap())
+                    .arg("one_of_many_creators")
+                    .env("LOCKKEEPER_TEST_CREATE", dir.file())
+                    .stdout(std::process::Stdio::null())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        assert_eq!(dir.store().list(b"", None).await.unwrap().records.len(), 4);
+    }
+}
+
 #[test]
-fn many_may_create_the_file_at_once() {
+fn many_threads_may_create_the_file_at_once() {
     for _ in 0..10 {
         let dir = Dir::new();
         std::thread::scope(|scope| {
@@ -260,7 +291,7 @@ async fn a_full_database_is_said_and_survived() {
 #[tokio::test]
 async fn a_disk_without_room_for_a_new_database_is_full() {
     let Some(mount) = Mount::new("16k") else { return };
-    let e = open(&mount.0.file()).err().expect("no room");
+    let e = open(&mount.0.file()).expect_err("no room");
     assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
     assert!(e.to_string().contains("is full"), "{e}");
 }
