@@ -158,3 +158,27 @@ mod linux {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::LockName;
+    use std::cell::Cell;
+
+    #[tokio::test]
+    async fn without_a_watch_the_database_is_asked_again_and_again() {
+        let signals = Arc::new(Signals::default());
+        signals.armed.store(true, Ordering::Release);
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut watch = Watch::new("/nowhere/to/be/watched".into(), receiver, signals);
+        let (looks, wake) = (Cell::new(0), Event::Wake(LockName::new("x").unwrap()));
+        let look = || {
+            looks.set(looks.get() + 1);
+            if looks.get() == 3 {
+                sender.send(wake.clone()).unwrap();
+            }
+        };
+        assert_eq!(watch.next(look).await, wake);
+        assert_eq!(looks.get(), 3);
+    }
+}
