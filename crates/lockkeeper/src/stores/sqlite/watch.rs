@@ -117,7 +117,6 @@ mod linux {
     use std::io;
     use std::os::fd::OwnedFd;
     use std::path::Path;
-    use tokio::io::Interest;
     use tokio::io::unix::AsyncFd;
 
     /// Kept between watches: closing one can take the kernel milliseconds, ending a watch does not.
@@ -130,11 +129,7 @@ mod linux {
     impl Inotify {
         pub(super) fn new() -> io::Result<Self> {
             let fd = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-            // Deprecated for types whose descriptor can change or be closed elsewhere; an `OwnedFd` is neither, and the
-            // replacement is an unsafe function.
-            #[allow(deprecated)]
-            let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
-            Ok(Self { fd, watch: None })
+            Ok(Self { fd: crate::clock::pollable(fd)?, watch: None })
         }
 
         pub(super) fn begin(&mut self, path: &Path) -> io::Result<()> {
