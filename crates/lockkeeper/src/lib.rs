@@ -1,5 +1,7 @@
 //! Placeholder.
 pub mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod duration;
 pub mod error;
 pub mod name;
