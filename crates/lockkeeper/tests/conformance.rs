@@ -6,7 +6,6 @@ use lockkeeper::conformance::CASES;
 use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::{Store, conformance_suite};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ fn section(name: &str, skips: &[(&str, &str)]) -> String {
         text.push_str("\n| skipped | because |\n|---|---|\n");
     }
     for (case, reason) in skips {
-        writeln!(text, "| `{case}` | {reason} |").unwrap();
+        text += &format!("| `{case}` | {reason} |\n");
     }
     text
 }
@@ -53,7 +52,7 @@ async fn every_skip_is_written_down() {
     wanted.extend(skips().await.iter().map(|(name, skips)| ((*name).to_owned(), section(name, skips))));
     let wanted = wanted.values().fold(HEAD.to_owned(), |page, section| page + section);
     if std::env::var_os("UPDATE").is_some() {
-        return std::fs::write(&path, wanted).unwrap();
+        return std::fs::write(&path, wanted).expect("written");
     }
     assert!(page == wanted, "docs/conformance-skips.md is out of date (UPDATE=1 rewrites it); it should be:\n{wanted}");
 }
@@ -61,8 +60,8 @@ async fn every_skip_is_written_down() {
 /// The stores there are: files and folders of `src/stores`, but for what they share.
 fn stores() -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/stores");
-    let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let stems = names.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned());
+    let paths = std::fs::read_dir(folder).expect("src/stores").map(|entry| entry.expect("an entry").path());
+    let stems = paths.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
     stems.filter(|name| !["mod", "slot"].contains(&name.as_str())).collect()
 }
 

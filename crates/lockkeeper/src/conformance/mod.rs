@@ -12,6 +12,7 @@
 //!     let root = MemoryStore::new();
 //!     move || Arc::new(root.share()) as Arc<dyn Store>
 //! });
+//! # fn main() {}
 //! ```
 //!
 //! The list of cases stands in one place, [`CASES`]; tests and skips both come from it. A case that needs what the store

@@ -3,7 +3,7 @@
 use super::Subject;
 use super::kit::{Hand, Round, eventually, fresh_name, long, open, patience, short, unspoiled};
 use crate::clock::system_now;
-use crate::store::{Attempt, Claim, Grant, Renewal, Store};
+use crate::store::{Attempt, Claim, Grant, Release, Renewal, Store, StoreInfo};
 use crate::{LockName, Token};
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,7 +160,7 @@ pub async fn a_kept_alive_waiter_keeps_its_place(subject: &dyn Subject) {
         loop {
             tokio::time::sleep(life / 4).await;
             holder.claim.ttl = long(&info);
-            released = released || (system_now() >= end && holder.release().await == crate::store::Release::Released);
+            released = released || (system_now() >= end && holder.release().await == Release::Released);
             for (i, hand) in [&mut first, &mut second].into_iter().enumerate() {
                 match hand.renew().await {
                     Renewal::Waiting(held) if !released || i == 1 => assert!(held.place.is_some()),
@@ -231,15 +231,16 @@ pub async fn an_expired_holder_is_followed_by_the_head(subject: &dyn Subject) {
             return Round::Spoiled;
         }
         let mut barger = Hand::new(&a, &name, long(&info));
-        eventually("the head is let in", patience(&info, ttl), async || {
+        let token = eventually("the head is let in", patience(&info, ttl), async || {
             barger.refused().await;
             match head.renew().await {
-                Renewal::Granted(grant) => Some(assert!(grant.token > old.token)),
+                Renewal::Granted(grant) => Some(grant.token),
                 Renewal::Waiting(_) => None,
                 other => panic!("the head waits or is let in, but {other:?}"),
             }
         })
         .await;
+        assert!(token > old.token);
         holder.lost().await;
         head.end().await;
         Round::Done
@@ -264,11 +265,7 @@ pub async fn an_early_release_cancels_the_waiter(subject: &dyn Subject) {
 }
 
 /// A held lock and two waiters, one of each keeper.
-async fn line(
-    info: &crate::store::StoreInfo,
-    [a, b]: [&Arc<dyn Store>; 2],
-    ttl: Duration,
-) -> (LockName, Hand, [Hand; 2]) {
+async fn line(info: &StoreInfo, [a, b]: [&Arc<dyn Store>; 2], ttl: Duration) -> (LockName, Hand, [Hand; 2]) {
     let name = fresh_name("line");
     let mut holder = Hand::new(a, &name, long(info));
     holder.acquire().await;
