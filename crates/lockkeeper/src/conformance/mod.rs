@@ -170,6 +170,7 @@ macro_rules! __conformance_cases {
             leases::the_shortest_and_longest_ttl_work [];
             leases::a_held_lock_survives_a_restart [Lease Restart];
             tokens::token_grows_over_release [];
+            tokens::token_grows_over_a_late_acquire [];
             tokens::token_grows_over_expiry [Lease];
             tokens::token_grows_over_break [];
             tokens::token_grows_over_hand_over [Queue];

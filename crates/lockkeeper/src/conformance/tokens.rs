@@ -1,10 +1,11 @@
 //! Fencing numbers, and claims that are asked twice or ended before they began.
 
 use super::Subject;
-use super::kit::{Hand, drift, fresh_name, long, open, patience, short, sleep_until};
+use super::kit::{Hand, drift, fresh_name, long, one, open, patience, short, sleep_until};
 use crate::Token;
 use crate::clock::system_now;
-use crate::store::{Attempt, Break, Mode};
+use crate::store::{Attempt, Break, Expiry, Mode};
+use std::slice::from_ref;
 use std::time::Duration;
 
 /// Tokens rise from release to release, over keepers, and are below 2^53.
@@ -18,6 +19,29 @@ pub async fn token_grows_over_release(subject: &dyn Subject) {
         assert!(token > last && token <= Token::MAX.get(), "{token} after {last}");
         last = token;
         hand.end().await;
+    }
+}
+
+/// A claim that was stamped before others came and went, and arrives after them, still gets a higher token.
+pub async fn token_grows_over_a_late_acquire(subject: &dyn Subject) {
+    let (info, [a, b]) = open(subject).await;
+    let name = fresh_name("late");
+    let mut last = None;
+    for _ in 0..5 {
+        let late = Hand::new(&a, &name, long(&info)).claim;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let mut hand = Hand::new(&b, &name, long(&info));
+        let between = hand.acquire().await.token;
+        assert!(last < Some(between), "{between} after {last:?}");
+        hand.end().await;
+        match one(a.try_acquire(from_ref(&late)).await) {
+            Ok(Attempt::Granted(grant)) => {
+                assert!(grant.token > between, "{} after {between}", grant.token);
+                last = Some(grant.token);
+            }
+            other => panic!("the lock is free, but {other:?}"),
+        }
+        one(a.release(&[late]).await).expect("released");
     }
 }
 
@@ -135,7 +159,7 @@ pub async fn a_repeat_is_the_same_grant(subject: &dyn Subject) {
     assert_eq!(hand.acquire().await.token, first.token);
     // The reply may have been lost with its connection: the repeat comes over another one.
     let mut again = Hand { store: b.clone(), claim: hand.claim.clone() };
-    if info.expiry == crate::store::Expiry::Lease {
+    if info.expiry == Expiry::Lease {
         assert_eq!(again.acquire().await.token, first.token);
     }
     hand.end().await;
