@@ -127,11 +127,11 @@ impl Sleeper {
 
     /// Waits until `clock` has reached `at`, or for ever; may return early.
     pub(crate) async fn until(&self, clock: &Clock, at: Option<Stamp>) {
-        let Some(at) = at else { return std::future::pending().await };
         match clock {
             #[cfg(feature = "testing")]
-            Clock::Manual(clock) => clock.reached(at).await,
+            Clock::Manual(clock) => clock.reached(at.unwrap_or(Stamp(u64::MAX))).await,
             Clock::System => {
+                let Some(at) = at else { return std::future::pending().await };
                 #[cfg(target_os = "linux")]
                 if let Some(timer) = &self.timer {
                     return linux::wait(timer, at).await;
@@ -144,6 +144,13 @@ impl Sleeper {
     }
 }
 
+/// Lets Tokio wait on a descriptor; inside a runtime with I/O.
+#[cfg(target_os = "linux")]
+#[allow(deprecated, reason = "deprecated for types that may change their descriptor later; an OwnedFd cannot")]
+pub(crate) fn pollable(fd: std::os::fd::OwnedFd) -> std::io::Result<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>> {
+    tokio::io::unix::AsyncFd::new(fd)
+}
+
 #[cfg(target_os = "linux")]
 mod linux {
     use super::Stamp;
@@ -154,7 +161,8 @@ mod linux {
     use tokio::io::unix::AsyncFd;
 
     pub(super) fn timer() -> std::io::Result<AsyncFd<OwnedFd>> {
-        AsyncFd::new(timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?)
+        let fd = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        super::pollable(fd)
     }
 
     pub(super) async fn wait(timer: &AsyncFd<OwnedFd>, at: Stamp) {

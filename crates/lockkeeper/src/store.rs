@@ -274,6 +274,8 @@ pub enum LossReason {
     KeeperDied,
     /// This process is a fork of the one that holds the lock.
     Forked,
+    /// The keeper was closed while the guard was still held.
+    Closed,
 }
 
 impl LossReason {
@@ -288,6 +290,7 @@ impl LossReason {
             Self::SessionEnded => "session-ended",
             Self::KeeperDied => "keeper-died",
             Self::Forked => "forked",
+            Self::Closed => "closed",
         }
     }
 }
@@ -303,6 +306,7 @@ impl fmt::Display for LossReason {
             Self::SessionEnded => "its session with the store ended",
             Self::KeeperDied => "the keeper's thread died",
             Self::Forked => "this process is a fork of the one that holds it",
+            Self::Closed => "its keeper was closed",
         })
     }
 }

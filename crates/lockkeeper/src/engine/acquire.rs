@@ -1,0 +1,185 @@
+//! The caller's side of an acquisition: take a place in the local queue, ask the store when told to, wait otherwise.
+
+use super::Engine;
+use super::alarm::{self, Alarm};
+use super::cell::Cell;
+use super::metrics::Metrics;
+use super::state::{Spec, Turn};
+use crate::clock::Stamp;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Attempt, Claim, Held};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// After this long, a wait without a limit says in the log who is in the way.
+const WARN_AFTER: Duration = Duration::from_secs(30);
+
+/// The claim's number and the guard's cell, or who holds the lock still.
+pub(crate) type Acquired = Result<(u64, Arc<Cell>), Option<Held>>;
+
+impl Engine {
+    /// Takes the lock as `spec` says.
+    pub(crate) async fn acquire(self: &Arc<Self>, spec: &Spec) -> Result<Acquired> {
+        self.check_fork()?;
+        let began = self.clock.now();
+        let mut outcome = Outcome { metrics: &self.metrics, counted: false };
+        let acquired = self.acquire_inner(spec, began).await;
+        outcome.count(&acquired);
+        self.metrics.waited(self.clock.now().since(began));
+        acquired.map_err(|e| e.during("acquire").in_store(self.info.scheme).for_lock(&spec.name))
+    }
+
+    async fn acquire_inner(self: &Arc<Self>, spec: &Spec, began: Stamp) -> Result<Acquired> {
+        let (task, mut turn) = self.with_state(|s| s.enter(spec, began));
+        let mut ticket = Ticket { engine: self, spec, task, done: false };
+        let mut limit = spec.wait.filter(|w| !w.is_zero()).map(|w| Alarm::new(self, began.after(w)));
+        let mut warning = Alarm::new(self, began.after(WARN_AFTER));
+        let mut warned = spec.wait.is_some();
+        loop {
+            turn = match turn {
+                Some(Turn::Try(key)) => {
+                    let answer = self.ask(key, spec).await;
+                    self.with_state(|s| s.answered(key, task, answer, self.clock.now()))
+                }
+                Some(Turn::Granted(key)) => match self.with_state(|s| s.take(key, task, spec, self.clock.now())) {
+                    Some(cell) => {
+                        ticket.done = true;
+                        return Ok(Ok((key, cell)));
+                    }
+                    None => None,
+                },
+                Some(Turn::Busy(held)) => {
+                    ticket.done = true;
+                    self.with_state(|s| s.leave(task, &spec.name, self.clock.now()));
+                    return Ok(Err(held));
+                }
+                Some(Turn::Failed(error)) => return Err(error),
+                None => match ticket.wait(limit.as_mut(), (!warned).then_some(&mut warning)).await {
+                    Waited::Turn(turn) => Some(turn),
+                    Waited::Warn => {
+                        warned = true;
+                        let (held, _) = self.lock().standing(&spec.name);
+                        let held = held.map_or_else(|| "another holder".to_owned(), |h| h.to_string());
+                        tracing::warn!(lock = %spec.name, %held, "still waiting for a lock after 30 s");
+                        None
+                    }
+                    Waited::Over => {
+                        let (held, trouble) = self.lock().standing(&spec.name);
+                        return match trouble {
+                            Some(error) => Err(error),
+                            None => Ok(Err(held)),
+                        };
+                    }
+                },
+            };
+        }
+    }
+
+    /// Asks the store once; an outage is asked about once more, because its reply may have been lost on the way.
+    async fn ask(self: &Arc<Self>, key: u64, spec: &Spec) -> Result<Attempt> {
+        let mut again = true;
+        loop {
+            let fresh = self.new_holder()?;
+            let claim = self.with_state(|s| s.begin_try(key, spec, self.info.queue, fresh, self.clock.now()));
+            let answer = self.send(claim, Engine::call_limit(spec.ttl)).await;
+            match answer {
+                Err(Asked::Failed(e)) if e.kind() == ErrorKind::Unavailable && again => again = false,
+                Err(Asked::Failed(e)) => return Err(e),
+                Err(Asked::TimedOut) => return Err(Error::unavailable("the store did not answer in time")),
+                Ok(attempt) => return Ok(attempt),
+            }
+        }
+    }
+
+    async fn send(self: &Arc<Self>, claim: Claim, limit: Duration) -> std::result::Result<Attempt, Asked> {
+        let store = self.store.clone();
+        let call = self.on_lane(async move { store.try_acquire(std::slice::from_ref(&claim)).await.pop() });
+        match alarm::limit(self, limit, call).await {
+            None => Err(Asked::TimedOut),
+            Some(Err(error)) => Err(Asked::Failed(error)),
+            Some(Ok(Some(answer))) => answer.map_err(Asked::Failed),
+            Some(Ok(None)) => {
+                Err(Asked::Failed(Error::new(ErrorKind::Unexpected, "the store left an acquire unanswered")))
+            }
+        }
+    }
+}
+
+/// Counts an acquisition once, also when its future is dropped half-way.
+struct Outcome<'a> {
+    metrics: &'a Metrics,
+    counted: bool,
+}
+
+impl Outcome<'_> {
+    fn count(&mut self, acquired: &Result<Acquired>) {
+        self.counted = true;
+        match acquired {
+            Ok(Ok(_)) => self.metrics.granted.increment(1),
+            Ok(Err(_)) => self.metrics.busy.increment(1),
+            Err(_) => self.metrics.failed.increment(1),
+        }
+    }
+}
+
+impl Drop for Outcome<'_> {
+    fn drop(&mut self) {
+        if !self.counted {
+            self.metrics.cancelled.increment(1);
+        }
+    }
+}
+
+enum Asked {
+    Failed(Error),
+    TimedOut,
+}
+
+enum Waited {
+    Turn(Turn),
+    Warn,
+    Over,
+}
+
+/// A place in the local queue; leaving it early passes on whatever the task had.
+struct Ticket<'a> {
+    engine: &'a Arc<Engine>,
+    spec: &'a Spec,
+    task: u64,
+    done: bool,
+}
+
+impl Ticket<'_> {
+    async fn wait(&self, mut limit: Option<&mut Alarm>, mut warning: Option<&mut Alarm>) -> Waited {
+        poll_fn(|cx| {
+            if let Some(turn) = self.engine.with_state(|s| s.poll_turn(self.task, cx.waker())) {
+                return Poll::Ready(Waited::Turn(turn));
+            }
+            if let Some(limit) = limit.as_deref_mut()
+                && Pin::new(limit).poll(cx).is_ready()
+            {
+                return Poll::Ready(Waited::Over);
+            }
+            if let Some(warning) = warning.as_deref_mut()
+                && Pin::new(warning).poll(cx).is_ready()
+            {
+                return Poll::Ready(Waited::Warn);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        if !self.done && !self.engine.is_forked() {
+            self.engine.with_state(|s| {
+                s.leave(self.task, &self.spec.name, self.engine.clock.now());
+            });
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What a guard and its leases share with the engine: a deadline, a phase, and a bell for changes.
+
+use crate::clock::{Clock, Stamp};
+use crate::machine::hold::Phase;
+use crate::name::LockName;
+use crate::store::{LossReason, Mode};
+use crate::token::{HolderId, Token};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// One grant as its owner sees it. Readers take no lock.
+#[derive(Debug)]
+pub(crate) struct Cell {
+    pub(crate) name: LockName,
+    pub(crate) holder: HolderId,
+    pub(crate) token: Token,
+    pub(crate) mode: Mode,
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    /// The stamp of the grant: hold time counts from here.
+    pub(crate) since: Stamp,
+    deadline: AtomicU64,
+    phase: AtomicU8,
+    changed: Notify,
+}
+
+const REASONS: [LossReason; 9] = [
+    LossReason::Released,
+    LossReason::Expired,
+    LossReason::MaxHold,
+    LossReason::Broken,
+    LossReason::Gone,
+    LossReason::SessionEnded,
+    LossReason::KeeperDied,
+    LossReason::Forked,
+    LossReason::Closed,
+];
+/// Phase numbers from here on are losses, in the order of `REASONS`.
+const LOST: u8 = 2;
+
+impl Cell {
+    #[allow(clippy::too_many_arguments, reason = "a plain record, filled in one place")]
+    pub(crate) fn new(
+        name: LockName,
+        holder: HolderId,
+        token: Token,
+        mode: Mode,
+        ttl: Duration,
+        max_hold: Option<Duration>,
+        since: Stamp,
+        deadline: Stamp,
+    ) -> Self {
+        Self {
+            name,
+            holder,
+            token,
+            mode,
+            ttl,
+            max_hold,
+            since,
+            deadline: AtomicU64::new(deadline.as_micros()),
+            phase: AtomicU8::new(0),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Stamp {
+        Stamp::from_micros(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// The phase by the engine, corrected by the clock at this very moment: a timer may not have fired yet.
+    pub(crate) fn phase(&self, clock: &Clock) -> Phase {
+        match self.told() {
+            lost @ Phase::Lost(_) => lost,
+            alive if clock.now() < self.deadline() => alive,
+            _ if self.max_hold.is_some_and(|max| self.since.after(max) == self.deadline()) => {
+                Phase::Lost(LossReason::MaxHold)
+            }
+            _ => Phase::Lost(LossReason::Expired),
+        }
+    }
+
+    /// The phase as the engine last told it.
+    pub(crate) fn told(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Held,
+            1 => Phase::Suspect,
+            n => Phase::Lost(REASONS[usize::from(n - LOST).min(REASONS.len() - 1)]),
+        }
+    }
+
+    /// Called by the engine only, under its lock. The deadline is set first: a reader never sees Held with an old one.
+    pub(super) fn set(&self, phase: Phase, deadline: Stamp) {
+        self.deadline.store(deadline.as_micros(), Ordering::Release);
+        let number = match phase {
+            Phase::Held => 0,
+            Phase::Suspect => 1,
+            Phase::Lost(reason) => {
+                let at = REASONS.iter().position(|r| *r == reason).unwrap_or(1);
+                LOST + u8::try_from(at).unwrap_or(1)
+            }
+        };
+        if self.phase.swap(number, Ordering::AcqRel) != number {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Resolves when the guard has ended, with the reason.
+    pub(crate) async fn lost(&self) -> LossReason {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Phase::Lost(reason) = self.told() {
+                return reason;
+            }
+            changed.await;
+        }
+    }
+
+    /// The span that margins are fractions of: a `max_hold` shorter than the TTL is the real end.
+    pub(crate) fn span(&self) -> Duration {
+        self.max_hold.map_or(self.ttl, |max| max.min(self.ttl))
+    }
+}

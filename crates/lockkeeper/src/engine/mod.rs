@@ -1,0 +1,247 @@
+//! Everything that involves time or order, written once for all stores.
+//!
+//! - [`machine`](crate::machine): the life of a guard, the tasks of one name; pure, shared with the models.
+//! - `state` the tables they live in, under one lock; `wait` when to ask again.
+//! - `upkeep` the keeper's thread: renewals, keep-alives, late releases, events. `acquire` the callers' side.
+//!
+//! Two lanes: *upkeep* runs on the keeper's own thread, so a starved or ended executor loses no lock; *calls* (acquire,
+//! release) run in the caller's task, because a hop to another thread costs more than the rest of the cycle.
+
+mod acquire;
+mod alarm;
+pub(crate) mod cell;
+pub(crate) mod metrics;
+mod state;
+mod upkeep;
+mod wait;
+
+pub(crate) use alarm::Alarm;
+pub(crate) use state::Spec;
+
+use crate::clock::{Clock, Stamp};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{LossReason, Release, Runtime, Store, StoreInfo};
+use crate::token::HolderId;
+use state::{Life, State};
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// What the keeper, its locks and its guards share with the keeper's thread.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) info: StoreInfo,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: metrics::Metrics,
+    state: Mutex<State>,
+    /// Rings when the thread should look again.
+    bell: Notify,
+    /// Rings when a claim has left the tables: closing waits on it.
+    drained: Condvar,
+    drained_async: Notify,
+    /// The thread's runtime, for callers who have none.
+    runtime: tokio::runtime::Handle,
+    pid: u32,
+}
+
+/// A store's answer to a question for people.
+pub(crate) type Asking<'a, T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// How long an operator's question may take.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
+
+/// What `close` could not finish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leftover {
+    /// Guards that were still held when the limit passed; they are lost now.
+    pub held: usize,
+    /// Releases that no answer has come to; their leases end by themselves.
+    pub releasing: usize,
+}
+
+impl Engine {
+    /// Starts the keeper's thread.
+    pub(crate) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Self>> {
+        upkeep::start(store, clock)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The tables are changed in whole steps; a panic inside one is answered by the thread's own death notice.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Works on the tables, then wakes the thread if a timer was set that is earlier than its sleep.
+    fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let answer = act(&mut state);
+        let wake = std::mem::take(&mut state.wake_thread);
+        drop(state);
+        if wake {
+            self.bell.notify_one();
+        }
+        answer
+    }
+
+    /// The error of a process that was forked after the keeper was made: the thread and the connections are the parent's.
+    pub(crate) fn check_fork(&self) -> Result<()> {
+        if !self.is_forked() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Closed,
+            "this process was forked after the keeper was made; connect anew in the child",
+        ))
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    fn new_holder(&self) -> Result<HolderId> {
+        if self.info.local {
+            // One counter for the process: keepers may share a store.
+            static NEXT: AtomicU64 = AtomicU64::new(1);
+            return Ok(HolderId::from_u128(NEXT.fetch_add(1, Ordering::Relaxed).into()));
+        }
+        HolderId::random()
+    }
+
+    /// Runs a call where the store can work: here, or on the keeper's thread when this thread has no runtime for it.
+    async fn on_lane<T: Send + 'static>(self: &Arc<Self>, call: impl Future<Output = T> + Send + 'static) -> Result<T> {
+        let here = match self.info.runtime {
+            Runtime::Any => true,
+            Runtime::Tokio => tokio::runtime::Handle::try_current().is_ok(),
+            Runtime::Keeper => false,
+        };
+        if here {
+            return Ok(call.await);
+        }
+        let died = |_| Error::new(ErrorKind::Closed, "the keeper's thread has died; connect anew");
+        self.runtime.spawn(call).await.map_err(died)
+    }
+
+    /// A question for people: on the lane, with no claim behind it.
+    pub(crate) async fn ask_store<T: Send + 'static>(
+        self: &Arc<Self>,
+        ask: impl for<'a> FnOnce(&'a dyn Store) -> Asking<'a, T> + Send + 'static,
+    ) -> Result<T> {
+        let store = self.store.clone();
+        let call = self.on_lane(async move { ask(&*store).await });
+        match alarm::limit(self, ASK_LIMIT, call).await {
+            Some(answer) => answer?,
+            None => Err(Error::unavailable("the store did not answer in time")),
+        }
+    }
+
+    /// How long a single call may take: a third of the lease, so that there is time for another.
+    fn call_limit(ttl: Duration) -> Duration {
+        (ttl / 3).max(Duration::from_millis(50))
+    }
+
+    /// Releases a guard in the caller's task.
+    pub(crate) async fn release(self: &Arc<Self>, key: u64, ttl: Duration) -> Result<Option<Release>> {
+        self.check_fork()?;
+        let Some(claim) = self.with_state(|s| s.begin_release(key, true, self.clock.now())) else { return Ok(None) };
+        let mut sending = Sending { engine: self, key, answered: false };
+        let name = claim.name.clone();
+        let store = self.store.clone();
+        let call = self.on_lane(async move { store.release(std::slice::from_ref(&claim)).await.pop() });
+        let answer = match alarm::limit(self, Self::call_limit(ttl), call).await {
+            Some(Ok(Some(answer))) => answer,
+            Some(Ok(None)) => Err(Error::new(ErrorKind::Unexpected, "the store left a release unanswered")),
+            Some(Err(error)) => Err(error),
+            None => Err(Error::unavailable("the store did not answer in time; the release will be repeated")),
+        };
+        sending.answered = true;
+        self.with_state(|s| s.released(key, &answer, self.clock.now()));
+        self.settled();
+        answer.map(Some).map_err(|e| e.during("release").in_store(self.info.scheme).for_lock(&name))
+    }
+
+    /// Releases a guard from `Drop`: hands it to the thread.
+    pub(crate) fn release_later(&self, key: u64) {
+        if self.is_forked() {
+            return;
+        }
+        self.with_state(|s| s.begin_release(key, false, self.clock.now()));
+    }
+
+    /// Ends a guard by force.
+    #[cfg(feature = "testing")]
+    pub(crate) fn lose(&self, key: u64, reason: LossReason) {
+        self.with_state(|s| s.lose(key, reason, self.clock.now()));
+    }
+
+    /// Something left the tables.
+    fn settled(&self) {
+        self.drained.notify_all();
+        self.drained_async.notify_waiters();
+    }
+
+    /// The last user is gone: waits at most `linger` for releases under way; the thread goes on until they are settled.
+    pub(crate) fn retire(&self, linger: Duration) {
+        if self.is_forked() {
+            return;
+        }
+        self.with_state(|s| s.close(Life::Closed));
+        self.bell.notify_one();
+        // The thread itself may drop the last reference; it cannot wait for itself.
+        if upkeep::is_keeper_thread() {
+            return;
+        }
+        let state = self.lock();
+        let busy = |s: &mut State| s.life != Life::Dead && s.left().1 > 0;
+        drop(self.drained.wait_timeout_while(state, linger, busy));
+    }
+
+    /// Refuses new claims, waits up to `limit` for guards and releases, ends what is left.
+    pub(crate) async fn close(self: &Arc<Self>, limit: Duration) -> Result<Leftover> {
+        self.check_fork()?;
+        self.with_state(|s| s.close(Life::Closed));
+        alarm::limit(self, limit, self.until(|s| s.left() == (0, 0) || s.life == Life::Dead)).await;
+        let (held, releasing) = self.lock().left();
+        self.with_state(|s| {
+            s.lose_all(LossReason::Closed, self.clock.now());
+            s.stop = true;
+        });
+        self.bell.notify_one();
+        self.until(|s| s.stopped || s.life == Life::Dead).await;
+        Ok(Leftover { held, releasing })
+    }
+
+    /// Resolves when the tables are as asked; looks again whenever something has left them.
+    async fn until(&self, ready: impl Fn(&State) -> bool) {
+        loop {
+            let mut changed = std::pin::pin!(self.drained_async.notified());
+            changed.as_mut().enable();
+            if ready(&self.lock()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Where a wait stands, for a status line.
+    pub(crate) fn now(&self) -> Stamp {
+        self.clock.now()
+    }
+}
+
+/// A release in flight: if its task is dropped, the thread repeats it.
+struct Sending<'a> {
+    engine: &'a Engine,
+    key: u64,
+    answered: bool,
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        if !self.answered && !self.engine.is_forked() {
+            self.engine.with_state(|s| s.abandon_release(self.key, self.engine.clock.now()));
+        }
+    }
+}

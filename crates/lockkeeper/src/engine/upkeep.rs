@@ -1,0 +1,167 @@
+//! The keeper's thread: one timer queue, one event stream, batches of whatever is due.
+
+use super::alarm;
+use super::metrics::Metrics;
+use super::state::{Life, State, Work};
+use super::{Engine, Notify};
+use crate::clock::{Clock, Sleeper, Stamp};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Claim, LossReason, Store};
+use std::cell::Cell;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// The most claims in one call: bounds the time a store spends on one step of a batch.
+const BATCH: usize = 1000;
+
+thread_local! {
+    static IS_KEEPER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this is some keeper's own thread.
+pub(super) fn is_keeper_thread() -> bool {
+    IS_KEEPER.get()
+}
+
+pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> {
+    let failed =
+        |e: std::io::Error| Error::new(ErrorKind::Unexpected, "cannot start the keeper's thread").with_source(e);
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all();
+    #[cfg(feature = "testing")]
+    let seat = if let Clock::Manual(manual) = &clock { Some(manual.join(&mut builder)) } else { None };
+    let runtime = builder.build().map_err(failed)?;
+    let info = store.info();
+    let metrics = Metrics::new(info.scheme);
+    let engine = Arc::new(Engine {
+        store,
+        clock,
+        state: Mutex::new(State::new(metrics.clone())),
+        metrics,
+        info,
+        bell: Notify::new(),
+        drained: Condvar::new(),
+        drained_async: Notify::new(),
+        runtime: runtime.handle().clone(),
+        pid: std::process::id(),
+    });
+    let upkeep = Upkeep(engine.clone());
+    std::thread::Builder::new()
+        .name("lockkeeper".into())
+        .spawn(move || {
+            IS_KEEPER.set(true);
+            #[cfg(feature = "testing")]
+            if let Some(seat) = &seat {
+                seat.enter();
+            }
+            runtime.block_on(upkeep.run());
+            // A store's call that hangs must not keep the thread.
+            runtime.shutdown_background();
+            #[cfg(feature = "testing")]
+            drop(seat);
+        })
+        .map_err(failed)?;
+    Ok(engine)
+}
+
+/// The thread's hold on the engine; tells everybody if it ends by a panic.
+struct Upkeep(Arc<Engine>);
+
+impl Upkeep {
+    async fn run(self) {
+        let engine = &self.0;
+        let sleeper = Sleeper::new();
+        let store = engine.store.clone();
+        // Kept across rounds: a store need not expect its event stream to be dropped half-way.
+        let mut event = store.next_event();
+        loop {
+            let now = engine.clock.now();
+            let Some((work, next)) = engine.lock().round(now) else { break };
+            self.send(work, now);
+            tokio::select! {
+                biased;
+                () = engine.bell.notified() => {}
+                hint = &mut event => {
+                    engine.with_state(|s| s.event(hint, engine.clock.now()));
+                    event = store.next_event();
+                }
+                () = sleeper.until(&engine.clock, next) => {}
+            }
+        }
+        engine.settled();
+    }
+
+    /// Sends what is due; the calls run beside the loop, so that a hung one delays nothing.
+    fn send(&self, work: Work, now: Stamp) {
+        let Work { renew, acquire, release, limit } = work;
+        for batch in batches(renew) {
+            let engine = self.0.clone();
+            tokio::spawn(async move {
+                let answers = call(&engine, &batch, limit, |s, c| Box::pin(async move { s.renew(c).await })).await;
+                let at = engine.clock.now();
+                engine.with_state(|s| batch.iter().zip(answers).for_each(|((key, _), a)| s.renewed(*key, now, a, at)));
+            });
+        }
+        for batch in batches(acquire) {
+            let engine = self.0.clone();
+            tokio::spawn(async move {
+                let answers =
+                    call(&engine, &batch, limit, |s, c| Box::pin(async move { s.try_acquire(c).await })).await;
+                let at = engine.clock.now();
+                engine.with_state(|s| batch.iter().zip(answers).for_each(|((key, _), a)| s.reasked(*key, a, at)));
+            });
+        }
+        for batch in batches(release) {
+            let engine = self.0.clone();
+            tokio::spawn(async move {
+                let answers = call(&engine, &batch, limit, |s, c| Box::pin(async move { s.release(c).await })).await;
+                let at = engine.clock.now();
+                engine.with_state(|s| batch.iter().zip(answers).for_each(|((key, _), a)| s.released(*key, &a, at)));
+                engine.settled();
+                engine.bell.notify_one();
+            });
+        }
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        let engine = &self.0;
+        if std::thread::panicking() {
+            tracing::error!("the keeper's thread has died; all its locks count as lost");
+            engine.with_state(|s| {
+                s.close(Life::Dead);
+                s.lose_all(LossReason::KeeperDied, engine.clock.now());
+            });
+            engine.settled();
+        }
+    }
+}
+
+/// Sorted by name, so that stores which lock rows do it in one order; bounded in size.
+fn batches(mut due: Vec<(u64, Claim)>) -> impl Iterator<Item = Vec<(u64, Claim)>> {
+    due.sort_by(|a, b| a.1.name.cmp(&b.1.name));
+    let mut due = due.into_iter();
+    std::iter::from_fn(move || {
+        let batch: Vec<_> = due.by_ref().take(BATCH).collect();
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
+type Answers<'a, T> = std::pin::Pin<Box<dyn Future<Output = Vec<Result<T>>> + Send + 'a>>;
+
+/// One answer per entry, whatever happens: a call that hangs or answers too little counts as unanswered.
+async fn call<T>(
+    engine: &Arc<Engine>,
+    batch: &[(u64, Claim)],
+    limit: Duration,
+    ask: impl for<'a> FnOnce(&'a dyn Store, &'a [Claim]) -> Answers<'a, T>,
+) -> Vec<Result<T>> {
+    let claims: Vec<Claim> = batch.iter().map(|(_, claim)| claim.clone()).collect();
+    let answers = alarm::limit(engine, limit, ask(&*engine.store, &claims)).await;
+    let mut answers = answers.unwrap_or_default();
+    while answers.len() < batch.len() {
+        answers.push(Err(Error::unavailable("the store did not answer in time")));
+    }
+    answers
+}

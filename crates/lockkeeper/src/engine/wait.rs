@@ -1,0 +1,141 @@
+//! When a waiting claim asks again, and when a release is repeated. Plain arithmetic on stamps.
+
+use crate::clock::Stamp;
+use crate::error::Error;
+use crate::store::{Claim, Held};
+use std::time::Duration;
+
+/// A claim in line.
+#[derive(Debug)]
+pub(super) struct Wait {
+    /// What the store last said.
+    pub(super) held: Held,
+    /// Why the last call failed, if it did.
+    pub(super) trouble: Option<Error>,
+    pub(super) in_flight: bool,
+    /// The claim holds but its token is unknown: ask with `try_acquire`, whose repeat brings it.
+    pub(super) ask_again: bool,
+    pub(super) next: Stamp,
+    failures: u32,
+    polls: u32,
+}
+
+impl Wait {
+    pub(super) fn new(claim: &Claim, held: Held, now: Stamp) -> Self {
+        let mut wait = Self {
+            held: Held::default(),
+            trouble: None,
+            in_flight: false,
+            ask_again: false,
+            next: now,
+            failures: 0,
+            polls: 0,
+        };
+        wait.kept(claim, held, now);
+        wait
+    }
+
+    pub(super) fn wake_at(&self) -> Stamp {
+        self.next
+    }
+
+    /// A call goes out; when to give up on it.
+    pub(super) fn sent(&mut self, claim: &Claim, now: Stamp) -> Stamp {
+        self.in_flight = true;
+        self.ask_again &= claim.queue;
+        self.next = now.after(claim.waiter_lease() / 3);
+        self.next
+    }
+
+    /// Still in line; when to ask next.
+    pub(super) fn kept(&mut self, claim: &Claim, held: Held, now: Stamp) -> Stamp {
+        self.in_flight = false;
+        self.ask_again = false;
+        self.trouble = None;
+        self.failures = 0;
+        let w = claim.waiter_lease();
+        self.next = if claim.queue {
+            let keep_alive = claim.stamp.after(w / 3).max(now.after(Duration::from_millis(1)));
+            // Only the first in line looks when the holder's lease should end; the others are told or keep alive.
+            match held.remaining.filter(|_| held.place == Some(1)) {
+                Some(left) => {
+                    keep_alive.min(now.after(left + jitter(Duration::from_millis(10)) + Duration::from_millis(1)))
+                }
+                None => keep_alive,
+            }
+        } else {
+            let pause = back_off(Duration::from_millis(10), self.polls, (w / 3).min(Duration::from_secs(1)));
+            self.polls += 1;
+            let pause = held.remaining.map_or(pause, |left| pause.min(left + jitter(Duration::from_millis(10))));
+            now.after(pause.max(Duration::from_millis(1)))
+        };
+        self.held = held;
+        self.next
+    }
+
+    /// The token of a grant that is there is still unknown.
+    pub(super) fn ask_again(&mut self, now: Stamp) -> Stamp {
+        self.in_flight = false;
+        self.ask_again = true;
+        self.next = now;
+        self.next
+    }
+
+    /// No answer; when to try again. The place in line lasts `w`, so the pauses stay well below it.
+    pub(super) fn failed(&mut self, error: Error, now: Stamp) -> Stamp {
+        self.in_flight = false;
+        self.trouble = Some(error);
+        self.next = now.after(back_off(Duration::from_millis(20), self.failures, Duration::from_secs(2)));
+        self.failures += 1;
+        self.next
+    }
+}
+
+/// A claim in the to-release set.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// When its lease is certainly over, so that nothing is left to release.
+    pub(super) until: Stamp,
+    pub(super) next: Stamp,
+    pub(super) in_flight: bool,
+    limit: Duration,
+    failures: u32,
+}
+
+impl Ending {
+    pub(super) fn new(ttl: Duration, now: Stamp) -> Self {
+        let until = now.after(ttl).after(ttl / 100 + Duration::from_millis(2));
+        Self {
+            until,
+            next: now,
+            in_flight: false,
+            limit: (ttl / 3).clamp(Duration::from_millis(50), Duration::from_secs(10)),
+            failures: 0,
+        }
+    }
+
+    /// A release goes out; when to give up on it.
+    pub(super) fn sent(&mut self, now: Stamp) -> Stamp {
+        self.in_flight = true;
+        self.next = now.after(self.limit);
+        self.next
+    }
+
+    /// No answer; when to repeat it.
+    pub(super) fn failed(&mut self, now: Stamp) -> Stamp {
+        self.in_flight = false;
+        self.next = now.after(back_off(Duration::from_millis(20), self.failures, Duration::from_secs(2)));
+        self.failures += 1;
+        self.next
+    }
+}
+
+/// Exponential, with full jitter on the upper half, so that repeats of many processes do not meet.
+fn back_off(first: Duration, times: u32, most: Duration) -> Duration {
+    let step = first.saturating_mul(1 << times.min(16)).min(most.max(first));
+    step / 2 + jitter(step / 2)
+}
+
+fn jitter(most: Duration) -> Duration {
+    most.mul_f64(fastrand::f64())
+}

@@ -1,0 +1,95 @@
+//! The resource's side: what refuses a holder that was paused past its lease and does not know it yet.
+
+use crate::engine::metrics;
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::Lease;
+use crate::name::LockName;
+use crate::register::Pass;
+use crate::store::Mode;
+use crate::token::Token;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+/// A resource in this process that only the latest holder may touch.
+///
+/// [`enter`](Self::enter) before the first read: it raises the fence, so that an older holder's late write cannot slip
+/// in between this holder's read and write.
+///
+/// ```
+/// use lockkeeper::{Fence, Keeper};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkeeper::Result<()> {
+/// let stock = Fence::new("stock", 5)?;
+/// let keeper = Keeper::connect("memory:").await?;
+/// let guard = keeper.lock("stock").acquire().await?;
+/// let pass = guard.pass()?;
+/// let seen = stock.enter(&pass, |n| *n)?;
+/// stock.enter(&pass, |n| *n = seen - 1)?;
+/// # assert_eq!(stock.enter(&pass, |n| *n)?, 4);
+/// # guard.release().await
+/// # }
+/// ```
+pub struct Fence<T> {
+    name: LockName,
+    inner: Mutex<(Option<Pass>, T)>,
+}
+
+impl<T> Fence<T> {
+    /// A fence round `value`; `name` is for its messages.
+    ///
+    /// # Errors
+    /// `InvalidName` when the name is empty or too long.
+    pub fn new(name: impl AsRef<[u8]>, value: T) -> Result<Self> {
+        Ok(Self { name: LockName::new(name)?, inner: Mutex::new((None, value)) })
+    }
+
+    /// Raises the fence to `pass` and works on the value, in one step.
+    ///
+    /// # Errors
+    /// `Stale` when a later holder has entered. `InvalidConfig` when the fence belongs to another lock.
+    pub fn enter<R>(&self, pass: &Pass, act: impl FnOnce(&mut T) -> R) -> Result<R> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if !pass.clears(&self.name, inner.0.as_ref())? {
+            return Err(self.stale(pass.token, inner.0.as_ref()));
+        }
+        inner.0 = Some(pass.clone());
+        Ok(act(&mut inner.1))
+    }
+
+    /// Reads the value under a Shared lock: passes unless a later Exclusive holder has entered; never raises the fence.
+    ///
+    /// # Errors
+    /// `Stale` as above; `Unsupported` for permits, whose tokens order nothing.
+    pub fn enter_shared<R>(&self, lease: &Lease, act: impl FnOnce(&T) -> R) -> Result<R> {
+        if matches!(lease.mode(), Mode::Permit { .. }) {
+            return Err(
+                Error::unsupported("a permit cannot pass a fence: its token orders nothing").for_lock(lease.name())
+            );
+        }
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.0.as_ref().is_some_and(|seen| seen.token > lease.token()) {
+            return Err(self.stale(lease.token(), inner.0.as_ref()));
+        }
+        Ok(act(&inner.1))
+    }
+
+    /// The value, when nobody needs the fence any more.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner().unwrap_or_else(PoisonError::into_inner).1
+    }
+
+    fn stale(&self, shown: Token, seen: Option<&Pass>) -> Error {
+        metrics::fence_rejected("in-process");
+        let seen = seen.map_or(0, |seen| seen.token.get());
+        Error::new(
+            ErrorKind::Stale,
+            format!("token {shown} is stale: the fence of '{}' has seen {seen}, a later holder was here", self.name),
+        )
+    }
+}
+
+impl<T> fmt::Debug for Fence<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fence").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,274 @@
+//! A held lock, and a read-only view of it.
+
+use crate::engine::cell::Cell;
+use crate::engine::{Alarm, Engine};
+use crate::error::{Error, ErrorKind, Result};
+use crate::keeper::Inner;
+use crate::name::LockName;
+use crate::register::Pass;
+use crate::store::{LossReason, Mode, Release};
+use crate::token::{HolderId, Token};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+pub use crate::machine::hold::Phase as State;
+
+/// A held lock. Dropping it releases in the background; [`release`](Self::release) tells whether that worked.
+///
+/// The keeper renews it until it ends. When that fails for too long, or the lock is broken, it is *lost*:
+/// [`lost`](Self::lost) resolves, [`check`](Self::check) fails, [`run`](Self::run) has cancelled its work before.
+#[must_use = "a guard that is dropped at once releases its lock at once"]
+pub struct Guard {
+    lease: Lease,
+    key: u64,
+    keeper: Arc<Inner>,
+    done: bool,
+}
+
+impl Guard {
+    pub(crate) fn new(keeper: Arc<Inner>, key: u64, cell: Arc<Cell>) -> Self {
+        Self { lease: Lease { cell, engine: keeper.engine.clone() }, key, keeper, done: false }
+    }
+
+    /// A read-only view to hand to the work; it does not keep the lock.
+    pub fn lease(&self) -> Lease {
+        self.lease.clone()
+    }
+
+    /// The name of the lock.
+    pub fn name(&self) -> &LockName {
+        self.lease.name()
+    }
+
+    /// The fencing number of this grant.
+    pub fn token(&self) -> Token {
+        self.lease.token()
+    }
+
+    /// The id of this grant's holder: a secret, needed only to show at a fence from another process.
+    pub fn holder(&self) -> HolderId {
+        self.lease.cell.holder
+    }
+
+    /// What to show at a fence.
+    ///
+    /// # Errors
+    /// `Unsupported` for Shared and Permit guards: their tokens do not order writes.
+    pub fn pass(&self) -> Result<Pass> {
+        self.lease.pass()
+    }
+
+    /// Where the guard stands, by the clock at this moment.
+    pub fn state(&self) -> State {
+        self.lease.state()
+    }
+
+    /// How long the lock is certainly held without another renewal; zero when it is lost.
+    pub fn remaining(&self) -> Duration {
+        self.lease.remaining()
+    }
+
+    /// Fails with `Lost` unless the lock is held at this moment, by the clock. No I/O.
+    ///
+    /// # Errors
+    /// `Lost` with the reason.
+    pub fn check(&self) -> Result<()> {
+        self.lease.check()
+    }
+
+    /// Resolves when the guard has ended, with the reason. Cancel safe.
+    pub async fn lost(&self) -> LossReason {
+        self.lease.lost().await
+    }
+
+    /// Runs `work` under the lock, in place, and cancels it (at an `.await`) before the lease can end: when a sixth of
+    /// the TTL is left.
+    ///
+    /// # Errors
+    /// `Lost` when the work was cancelled, or ended after the lease did.
+    ///
+    /// # Cancellation
+    /// Dropping the returned future drops `work`; the lock stays held.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let mut work = pin!(work);
+        let mut danger = pin!(self.lease.ends_within(self.lease.cell.span() / 6));
+        poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(self.check().map(|()| done));
+            }
+            danger.as_mut().poll(cx).map(|()| Err(self.lease.lost_error("the work was cancelled because")))
+        })
+        .await
+    }
+
+    /// Releases the lock.
+    ///
+    /// # Errors
+    /// `Lost` when it had ended before: the work may have run beside another holder's. `Unavailable` when no answer came;
+    /// the keeper goes on trying until the lease is over.
+    ///
+    /// # Cancellation
+    /// The release goes on in the background.
+    pub async fn release(mut self) -> Result<()> {
+        self.done = true;
+        match self.keeper.engine.release(self.key, self.lease.cell.ttl).await? {
+            Some(Release::Released) => Ok(()),
+            Some(Release::NotHeld) => {
+                Err(Error::new(ErrorKind::Lost, "the store no longer had it when it was released")
+                    .during("release")
+                    .for_lock(self.name()))
+            }
+            None => Err(self.lease.lost_error("it had ended before it was released:").during("release")),
+        }
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn lose(&self, reason: LossReason) {
+        self.keeper.engine.lose(self.key, reason);
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.done {
+            self.keeper.engine.release_later(self.key);
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", self.name())
+            .field("token", &self.token())
+            .field("state", &self.state())
+            .finish()
+    }
+}
+
+/// A read-only view of a [`Guard`]: cheap to clone, does not keep the lock held.
+#[derive(Clone)]
+pub struct Lease {
+    pub(crate) cell: Arc<Cell>,
+    engine: Arc<Engine>,
+}
+
+impl Lease {
+    /// The name of the lock.
+    pub fn name(&self) -> &LockName {
+        &self.cell.name
+    }
+
+    /// The fencing number of the grant.
+    pub fn token(&self) -> Token {
+        self.cell.token
+    }
+
+    /// How it is held.
+    pub fn mode(&self) -> Mode {
+        self.cell.mode
+    }
+
+    /// What to show at a fence; see [`Guard::pass`].
+    ///
+    /// # Errors
+    /// `Unsupported` for Shared and Permit guards.
+    pub fn pass(&self) -> Result<Pass> {
+        match self.cell.mode {
+            Mode::Exclusive => Ok(Pass::new(self.cell.name.clone(), self.cell.token, self.cell.holder)),
+            mode => Err(Error::unsupported(format!("a {mode} lock has no pass: its token does not order writes"))
+                .for_lock(&self.cell.name)),
+        }
+    }
+
+    /// Where the guard stands, by the clock at this moment.
+    pub fn state(&self) -> State {
+        if self.engine.is_forked() {
+            return State::Lost(LossReason::Forked);
+        }
+        self.cell.phase(&self.engine.clock)
+    }
+
+    /// How long the lock is certainly held without another renewal; zero when it is lost.
+    pub fn remaining(&self) -> Duration {
+        match self.state() {
+            State::Lost(_) => Duration::ZERO,
+            _ => self.cell.deadline().since(self.engine.now()),
+        }
+    }
+
+    /// Fails with `Lost` unless the lock is held at this moment, by the clock. No I/O.
+    ///
+    /// # Errors
+    /// `Lost` with the reason.
+    pub fn check(&self) -> Result<()> {
+        match self.state() {
+            State::Lost(_) => Err(self.lost_error("the lock is not held any more:")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Resolves when the guard has ended, with the reason; `Released` after a normal release. Cancel safe.
+    pub async fn lost(&self) -> LossReason {
+        self.cell.lost().await
+    }
+
+    /// Resolves when no more than `margin` is left, or the guard has ended: time to stop what the lock protects.
+    /// Renewals push it back. Cancel safe.
+    pub async fn ends_within(&self, margin: Duration) {
+        let mut lost = pin!(self.cell.lost());
+        let mut alarm: Option<(crate::clock::Stamp, Alarm)> = None;
+        poll_fn(|cx| {
+            if lost.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            loop {
+                let at = self.cell.deadline().before(margin);
+                if self.engine.now() >= at {
+                    return Poll::Ready(());
+                }
+                // The deadline only ever moves on: an alarm that rings early is set anew.
+                let (_, alarm) = match &mut alarm {
+                    Some(set) if set.0 >= self.engine.now() => set,
+                    slot => slot.insert((at, Alarm::new(&self.engine, at))),
+                };
+                if Pin::new(alarm).poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+
+    /// The TTL it is renewed with.
+    pub fn ttl(&self) -> Duration {
+        self.cell.ttl
+    }
+
+    /// What margins are fractions of: the TTL, or `max_hold` when that is shorter.
+    pub fn span(&self) -> Duration {
+        self.cell.span()
+    }
+
+    fn lost_error(&self, what: &str) -> Error {
+        let why = match self.state() {
+            State::Lost(reason) => reason.to_string(),
+            _ => "its lease was about to end".to_owned(),
+        };
+        Error::new(ErrorKind::Lost, format!("{what} {why}")).for_lock(&self.cell.name)
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("name", self.name())
+            .field("token", &self.token())
+            .field("state", &self.state())
+            .finish()
+    }
+}

@@ -1,0 +1,322 @@
+//! A connected client: where locks come from, and who owns the background work.
+
+use crate::clock::Clock;
+use crate::engine::{Engine, Leftover};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::Lock;
+use crate::name::LockName;
+use crate::store::{Break, Cursor, Guarantee, Note, Page, Record, Store, StoreInfo};
+use crate::token::Token;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A connected client; cheap to clone. It owns one thread, which renews what is held and releases what was dropped, so
+/// it outlives the runtime it was made on and works from any executor or none.
+///
+/// When the last `Keeper`, [`Lock`] and [`Guard`](crate::Guard) of one connection is dropped, releases under way get up
+/// to 250 ms to finish ([`Builder::linger`]).
+#[derive(Clone)]
+pub struct Keeper {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What every lock and guard of a keeper shares; the last one to go retires the engine.
+pub(crate) struct Inner {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) defaults: Defaults,
+}
+
+/// What a lock takes from its keeper unless it says otherwise.
+#[derive(Clone, Debug)]
+pub(crate) struct Defaults {
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) note: Arc<Note>,
+    linger: Duration,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.engine.retire(self.defaults.linger);
+    }
+}
+
+impl Keeper {
+    /// Connects to the store that `url` names, with default settings: `memory:`, `sqlite:/var/lib/app/locks.db`, …
+    ///
+    /// # Errors
+    /// `InvalidConfig` or `Unsupported` for a URL that cannot work; otherwise whatever opening the store met.
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self> {
+        Self::builder(url).connect().await
+    }
+
+    /// Settings for a connection to `url`.
+    pub fn builder(url: impl AsRef<str>) -> Builder {
+        Builder::new(Source::Url(url.as_ref().to_owned()))
+    }
+
+    /// A keeper over a store made by hand, with default settings.
+    ///
+    /// # Errors
+    /// `Unexpected` when the keeper's thread cannot be started.
+    pub fn new(store: Arc<dyn Store>) -> Result<Self> {
+        Self::builder_for(store).build()
+    }
+
+    /// Settings for a keeper over a store made by hand. One store belongs to one keeper.
+    pub fn builder_for(store: Arc<dyn Store>) -> Builder {
+        Builder::new(Source::Store(store))
+    }
+
+    /// Describes a lock; no I/O. An invalid name surfaces when it is acquired.
+    pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
+        Lock::new(self.inner.clone(), name.as_ref())
+    }
+
+    /// What the store can do and promise; no I/O.
+    pub fn info(&self) -> &StoreInfo {
+        &self.inner.engine.info
+    }
+
+    /// The store itself, for its [`Register`](crate::Register).
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.engine.store
+    }
+
+    /// Who holds and who waits for one lock, for people; `None` when nobody does.
+    ///
+    /// # Errors
+    /// Whatever the store met.
+    pub async fn inspect(&self, name: impl AsRef<[u8]>) -> Result<Option<Record>> {
+        let name = self.full_name(name.as_ref())?;
+        self.inner.engine.check_fork()?;
+        let record = self.inner.engine.ask_store(move |s| Box::pin(async move { s.inspect(&name).await })).await;
+        Ok(record.map_err(|e| self.during(e, "inspect"))?.map(|r| self.strip(r)))
+    }
+
+    /// One page of the locks whose names begin with `prefix`, for people.
+    ///
+    /// # Errors
+    /// Whatever the store met.
+    pub async fn list(&self, prefix: impl AsRef<[u8]>, cursor: Option<Cursor>) -> Result<Page> {
+        self.inner.engine.check_fork()?;
+        let full = [&self.inner.defaults.prefix, prefix.as_ref()].concat();
+        let page =
+            self.inner.engine.ask_store(move |s| Box::pin(async move { s.list(&full, cursor.as_ref()).await })).await;
+        let page = page.map_err(|e| self.during(e, "list"))?;
+        Ok(Page { records: page.records.into_iter().map(|r| self.strip(r)).collect(), next: page.next })
+    }
+
+    /// Takes a lock away from the holder with `token`, for operators: `Some` token drawn above the broken one, or `None`
+    /// when nobody holds it with that token.
+    ///
+    /// # Errors
+    /// Whatever the store met.
+    pub async fn break_lock(&self, name: impl AsRef<[u8]>, token: Token) -> Result<Option<Token>> {
+        let name = self.full_name(name.as_ref())?;
+        self.inner.engine.check_fork()?;
+        let broken =
+            self.inner.engine.ask_store(move |s| Box::pin(async move { s.break_lock(&name, token).await })).await;
+        Ok(match broken.map_err(|e| self.during(e, "break"))? {
+            Break::Broken(above) => Some(above),
+            Break::NotHeld => None,
+        })
+    }
+
+    /// Refuses new acquisitions at once, waits up to `limit` until every guard is released and every release answered,
+    /// then ends the rest: guards still held are lost with `Closed`.
+    ///
+    /// # Errors
+    /// `Closed` in a forked child.
+    pub async fn close(&self, limit: Duration) -> Result<Leftover> {
+        self.inner.engine.close(limit).await
+    }
+
+    fn full_name(&self, name: &[u8]) -> Result<LockName> {
+        LockName::new([&self.inner.defaults.prefix, name].concat())
+    }
+
+    fn strip(&self, mut record: Record) -> Record {
+        if let Some(rest) = record.name.as_bytes().strip_prefix(&self.inner.defaults.prefix[..])
+            && let Ok(name) = LockName::new(rest)
+        {
+            record.name = name;
+        }
+        record
+    }
+
+    fn during(&self, error: Error, op: &'static str) -> Error {
+        error.during(op).in_store(self.info().scheme)
+    }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeper").field("store", &self.info().scheme).finish_non_exhaustive()
+    }
+}
+
+enum Source {
+    Url(String),
+    Store(Arc<dyn Store>),
+}
+
+/// Settings of a [`Keeper`]; a lock's own setting overrides them. Mistakes surface at [`connect`](Self::connect).
+#[must_use]
+pub struct Builder {
+    source: Source,
+    clock: Clock,
+    label: String,
+    ttl: Duration,
+    wait: Option<Duration>,
+    max_hold: Option<Duration>,
+    prefix: Vec<u8>,
+    require: Option<Guarantee>,
+    linger: Duration,
+}
+
+impl Builder {
+    fn new(source: Source) -> Self {
+        Self {
+            source,
+            clock: Clock::System,
+            label: String::new(),
+            ttl: Duration::from_secs(30),
+            wait: None,
+            max_hold: None,
+            prefix: Vec::new(),
+            require: None,
+            linger: Duration::from_millis(250),
+        }
+    }
+
+    /// A few words that others see while this keeper holds a lock; at most 200 bytes. Default: none.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// How long a lock outlives its holder's last sign of life. Default: 30 s, renewed every 10 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long `acquire` waits. Default: for ever.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// The longest a lock may be held, counted from its grant; then it is lost and released. Default: no limit.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Put before every lock name. Default: nothing.
+    pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
+        self.prefix = prefix.as_ref().to_vec();
+        self
+    }
+
+    /// Refuses to connect to a store that promises less. Default: anything goes.
+    pub fn require(mut self, guarantee: Guarantee) -> Self {
+        self.require = Some(guarantee);
+        self
+    }
+
+    /// How long dropping the last user of the connection may block for releases under way. Default: 250 ms.
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.linger = linger;
+        self
+    }
+
+    /// Lets a test's clock drive deadlines, renewals and waits.
+    #[cfg(feature = "testing")]
+    pub fn clock(mut self, clock: &crate::testing::Clock) -> Self {
+        self.clock = clock.as_clock();
+        self
+    }
+
+    /// Opens the store and starts the keeper.
+    ///
+    /// # Errors
+    /// `InvalidConfig` or `Unsupported` for settings that cannot work; otherwise whatever opening the store met.
+    pub async fn connect(mut self) -> Result<Keeper> {
+        if let Source::Url(url) = &self.source {
+            self.source = Source::Store(crate::url::open(url, &self.clock).await?);
+        }
+        self.build()
+    }
+
+    fn build(self) -> Result<Keeper> {
+        let Source::Store(store) = self.source else {
+            return Err(Error::new(ErrorKind::Unexpected, "a URL must be opened by connect()"));
+        };
+        let info = store.info();
+        if let Some(required) = self.require.filter(|required| info.guarantee < *required) {
+            return Err(Error::invalid_config(format!(
+                "the store promises {:?}, but {required:?} is required",
+                info.guarantee
+            ))
+            .in_store(info.scheme));
+        }
+        check_ttl(self.ttl, &info)?;
+        let note = note(&self.label)?;
+        let defaults = Defaults {
+            ttl: self.ttl,
+            wait: self.wait,
+            max_hold: self.max_hold,
+            prefix: self.prefix,
+            note: Arc::new(note),
+            linger: self.linger,
+        };
+        let engine = Engine::start(store, self.clock)?;
+        Ok(Keeper { inner: Arc::new(Inner { engine, defaults }) })
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the URL: it may hold a password.
+        f.debug_struct("Builder").field("ttl", &self.ttl).finish_non_exhaustive()
+    }
+}
+
+/// Refuses a TTL the store cannot keep, with the allowed range.
+pub(crate) fn check_ttl(ttl: Duration, info: &StoreInfo) -> Result<()> {
+    if (info.ttl_floor..=info.ttl_ceiling).contains(&ttl) {
+        return Ok(());
+    }
+    let short = crate::duration::short;
+    Err(Error::invalid_config(format!(
+        "a ttl of {} is out of range; {} allows {} to {}",
+        short(ttl),
+        info.scheme,
+        short(info.ttl_floor),
+        short(info.ttl_ceiling)
+    )))
+}
+
+/// Who we are, with the caller's label.
+pub(crate) fn note(label: &str) -> Result<Note> {
+    if label.len() > Note::MAX_LABEL {
+        return Err(Error::invalid_config(format!(
+            "a label has {} bytes; at most {} are kept",
+            label.len(),
+            Note::MAX_LABEL
+        )));
+    }
+    Ok(Note::new(host_name(), std::process::id(), label))
+}
+
+fn host_name() -> String {
+    #[cfg(unix)]
+    return rustix::system::uname().nodename().to_string_lossy().into_owned();
+    #[cfg(not(unix))]
+    return std::env::var("COMPUTERNAME").unwrap_or_default();
+}

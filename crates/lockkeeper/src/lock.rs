@@ -1,0 +1,187 @@
+//! A description of what to take; no I/O until it is acquired.
+
+use crate::engine::Spec;
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{Guard, Lease};
+use crate::keeper::{Inner, check_ttl, note};
+use crate::name::LockName;
+use crate::store::{Held, Mode};
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What to take and how; cheap to clone, owns its keeper. Settings left alone are the keeper's.
+#[derive(Clone)]
+#[must_use = "a lock does nothing until it is acquired"]
+pub struct Lock {
+    keeper: Arc<Inner>,
+    name: Result<LockName>,
+    mode: Option<Mode>,
+    ttl: Option<Duration>,
+    wait: Option<Duration>,
+    max_hold: Option<Duration>,
+    label: Option<String>,
+    /// A contradiction between settings, told when the lock is acquired.
+    mistake: Option<&'static str>,
+}
+
+impl Lock {
+    pub(crate) fn new(keeper: Arc<Inner>, name: &[u8]) -> Self {
+        let prefix = &keeper.defaults.prefix;
+        let name = if prefix.is_empty() || name.is_empty() {
+            LockName::new(name)
+        } else {
+            LockName::new([prefix, name].concat())
+        };
+        Self { keeper, name, mode: None, ttl: None, wait: None, max_hold: None, label: None, mistake: None }
+    }
+
+    /// Shares the lock with other Shared holders; excludes Exclusive ones. Default: Exclusive.
+    pub fn shared(self) -> Self {
+        self.mode(Mode::Shared)
+    }
+
+    /// Takes one of `limit` permits: a counting semaphore. Everybody must name the same limit.
+    pub fn permits(self, limit: u32) -> Self {
+        self.mode(Mode::Permit { limit })
+    }
+
+    fn mode(mut self, mode: Mode) -> Self {
+        if self.mode.is_some_and(|m| m != mode) {
+            self.mistake = Some("a lock cannot be shared and have permits, or two limits, at once");
+        }
+        if mode == (Mode::Permit { limit: 0 }) {
+            self.mistake = Some("a limit of 0 permits would never be granted; it must be at least 1");
+        }
+        self.mode = Some(mode);
+        self
+    }
+
+    /// How long the lock outlives its holder's last sign of life. Default: the keeper's, 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How long `acquire` waits; zero means not at all. Default: the keeper's, for ever.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// The longest it may be held, counted from the grant; then it is lost and released. Default: the keeper's, none.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// A few words that others see while it is held; at most 200 bytes. Default: the keeper's.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Takes the lock if it is free; `None` when it is not. Never waits for a holder.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store gives no answer: an outage is never "busy". `InvalidName`, `InvalidConfig`,
+    /// `Unsupported` for what cannot work.
+    ///
+    /// # Cancellation
+    /// Nothing stays behind: a grant that was on its way is given back.
+    pub async fn try_acquire(&self) -> Result<Option<Guard>> {
+        Ok(self.take(Some(Duration::ZERO)).await?.ok())
+    }
+
+    /// Takes the lock, waiting in line for as long as [`wait`](Self::wait) allows: for ever without one, with a warning
+    /// through `tracing` after 30 s that says who holds it.
+    ///
+    /// # Errors
+    /// `Busy` with [`Error::held`] when the wait ended; otherwise as [`try_acquire`](Self::try_acquire). An outage that
+    /// begins while waiting in line is ridden out until the wait ends.
+    ///
+    /// # Cancellation
+    /// Nothing stays behind; the place in line goes to the next task of this keeper.
+    pub async fn acquire(&self) -> Result<Guard> {
+        let wait = self.wait.or(self.keeper.defaults.wait);
+        self.take(wait).await?.map_err(|held| self.busy(held, wait))
+    }
+
+    /// Takes the lock, runs `work`, and always releases: on success, error, panic and cancellation. When the lock is lost
+    /// before the work has ended, the work is dropped and the error is `Lost`. A release that fails is logged and
+    /// repeated by the keeper; it never turns a success into an error.
+    ///
+    /// # Errors
+    /// What [`acquire`](Self::acquire) and the work return, and `Lost`.
+    ///
+    /// # Cancellation
+    /// Drops the work and releases.
+    pub async fn with<T, E, F>(&self, work: impl FnOnce(Lease) -> F) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: From<Error>,
+    {
+        let guard = self.acquire().await?;
+        let outcome = guard.run(work(guard.lease())).await?;
+        if let Err(error) = guard.release().await {
+            tracing::warn!(%error, "the work is done, but its lock could not be released");
+        }
+        outcome
+    }
+
+    async fn take(&self, wait: Option<Duration>) -> Result<Result<Guard, Option<Held>>> {
+        let spec = self.spec(wait)?;
+        Ok(match self.keeper.engine.acquire(&spec).await? {
+            Ok((key, cell)) => Ok(Guard::new(self.keeper.clone(), key, cell)),
+            Err(held) => Err(held),
+        })
+    }
+
+    fn spec(&self, wait: Option<Duration>) -> Result<Spec> {
+        let defaults = &self.keeper.defaults;
+        let info = &self.keeper.engine.info;
+        let name = self.name.clone()?;
+        if let Some(mistake) = self.mistake {
+            return Err(Error::invalid_config(mistake).for_lock(&name));
+        }
+        let mode = self.mode.unwrap_or(Mode::Exclusive);
+        let offered = match mode {
+            Mode::Exclusive => true,
+            Mode::Shared => info.shared,
+            Mode::Permit { .. } => info.permits,
+        };
+        if !offered {
+            return Err(Error::unsupported(format!("{} cannot hold a lock as {mode}", info.scheme)).for_lock(&name));
+        }
+        let ttl = self.ttl.unwrap_or(defaults.ttl);
+        check_ttl(ttl, info).map_err(|e| e.for_lock(&name))?;
+        let max_hold = self.max_hold.or(defaults.max_hold);
+        if max_hold.is_some_and(|d| d.is_zero()) {
+            return Err(Error::invalid_config("a max_hold of 0 would end before it began").for_lock(&name));
+        }
+        let note = match &self.label {
+            Some(label) => Arc::new(note(label).map_err(|e| e.for_lock(&name))?),
+            None => defaults.note.clone(),
+        };
+        Ok(Spec { name, mode, ttl, max_hold, note, wait })
+    }
+
+    fn busy(&self, held: Option<Held>, wait: Option<Duration>) -> Error {
+        let waited = crate::duration::short(wait.unwrap_or_default());
+        let mut error = Error::new(ErrorKind::Busy, format!("still held after {waited}")).during("acquire");
+        if let Ok(name) = &self.name {
+            error = error.for_lock(name);
+        }
+        match held {
+            Some(held) => error.with_held(held),
+            None => error,
+        }
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock").field("name", &self.name).field("mode", &self.mode).finish_non_exhaustive()
+    }
+}

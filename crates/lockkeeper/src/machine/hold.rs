@@ -1,0 +1,263 @@
+//! The life of one guard: Held → Suspect → Lost. Pure: the clock is an argument, calls are outputs.
+//!
+//! The deadline counts from *before* the request was sent, minus drift, so it always lies before the store's own end of
+//! the lease. Errors change nothing until then; at the deadline the guard is lost, whatever is still in flight.
+
+use crate::clock::Stamp;
+use crate::store::{Grant, LossReason};
+use std::time::Duration;
+
+/// The end of validity of a lease counted from `stamp`: 1 % for clocks that run at different speeds, 2 ms for rounding.
+pub fn deadline(stamp: Stamp, lease: Duration) -> Stamp {
+    let drift = lease / 100 + Duration::from_millis(2);
+    stamp.after(lease.saturating_sub(drift))
+}
+
+/// Where a guard stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Held, as far as anybody knows.
+    Held,
+    /// Still inside the deadline, but the last renewal failed.
+    Suspect,
+    /// Over.
+    Lost(LossReason),
+}
+
+/// One guard's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Hold {
+    ttl: Duration,
+    /// The end of validity by the lease alone.
+    lease_end: Stamp,
+    /// The end of validity by `max_hold`.
+    max_end: Option<Stamp>,
+    renew_at: Stamp,
+    /// While a renewal is in flight: when to give up on it.
+    give_up: Option<Stamp>,
+    phase: Phase,
+}
+
+/// What happened to a guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Input {
+    /// Time passed.
+    Tick,
+    /// A renewal sent at `stamp` was granted.
+    Renewed {
+        /// The renewal's own stamp.
+        stamp: Stamp,
+        /// The lease from that stamp on.
+        lease: Duration,
+    },
+    /// A renewal came back without a definite answer.
+    Failed,
+    /// The store says it is over.
+    Gone(LossReason),
+    /// The connection came back: renew at once.
+    RenewNow,
+    /// The owner lets go.
+    Release,
+}
+
+/// What the engine has to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Output {
+    /// Send a renewal and give it this long.
+    Renew {
+        /// How long.
+        limit: Duration,
+    },
+    /// Tell the owner.
+    Changed(Phase),
+    /// Send a release: the claim may still be in the store.
+    Release,
+}
+
+impl Hold {
+    /// The state right after a grant.
+    pub fn new(grant: &Grant, ttl: Duration, max_hold: Option<Duration>) -> Self {
+        Self {
+            ttl,
+            lease_end: deadline(grant.stamp, grant.lease),
+            max_end: max_hold.map(|d| grant.stamp.after(d)),
+            renew_at: grant.stamp.after(grant.lease.min(ttl) / 3),
+            give_up: None,
+            phase: Phase::Held,
+        }
+    }
+
+    /// The same grant with an heir's settings: a place in line may be inherited by a task that asked for other times.
+    pub fn adopt(&mut self, grant_stamp: Stamp, ttl: Duration, max_hold: Option<Duration>) {
+        self.ttl = ttl;
+        self.max_end = max_hold.map(|d| grant_stamp.after(d));
+    }
+
+    /// When validity ends unless renewed.
+    pub fn deadline(&self) -> Stamp {
+        self.max_end.map_or(self.lease_end, |end| end.min(self.lease_end))
+    }
+
+    /// Where it stands.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// When `Tick` is due next; `None` when it is over.
+    pub fn wake_at(&self) -> Option<Stamp> {
+        if matches!(self.phase, Phase::Lost(_)) {
+            return None;
+        }
+        let next = self.give_up.or_else(|| self.wants_renewal().then_some(self.renew_at));
+        Some(next.map_or(self.deadline(), |next| next.min(self.deadline())))
+    }
+
+    /// How much earlier than planned a renewal may join a batch.
+    fn slack(&self) -> Duration {
+        (self.ttl / 60).min(Duration::from_millis(5))
+    }
+
+    /// Nothing to renew when `max_hold` ends it before the lease does.
+    fn wants_renewal(&self) -> bool {
+        self.max_end.is_none_or(|end| end > self.lease_end)
+    }
+
+    /// One step. The deadline is judged first, always: a late success does not bring a lost guard back.
+    pub fn step(&mut self, now: Stamp, input: Input) -> Vec<Output> {
+        if matches!(self.phase, Phase::Lost(_)) {
+            return Vec::new();
+        }
+        if input == Input::Release {
+            self.phase = Phase::Lost(LossReason::Released);
+            return vec![Output::Changed(self.phase), Output::Release];
+        }
+        if now >= self.deadline() {
+            let reason = if self.wants_renewal() { LossReason::Expired } else { LossReason::MaxHold };
+            self.phase = Phase::Lost(reason);
+            return vec![Output::Changed(self.phase), Output::Release];
+        }
+        match input {
+            Input::Gone(reason) => {
+                self.phase = Phase::Lost(reason);
+                vec![Output::Changed(self.phase)]
+            }
+            Input::Renewed { stamp, lease } => {
+                self.lease_end = self.lease_end.max(deadline(stamp, lease));
+                self.renew_at = stamp.after(lease.min(self.ttl) / 3).max(now.after(self.ttl / 60));
+                self.give_up = None;
+                self.change(Phase::Held)
+            }
+            Input::Failed => self.failed(now),
+            Input::RenewNow => {
+                self.renew_at = now;
+                self.tick(now)
+            }
+            Input::Tick => self.tick(now),
+            Input::Release => Vec::new(),
+        }
+    }
+
+    fn tick(&mut self, now: Stamp) -> Vec<Output> {
+        match self.give_up {
+            Some(at) if now >= at => self.failed(now),
+            Some(_) => Vec::new(),
+            None if self.wants_renewal() && now.after(self.slack()) >= self.renew_at => {
+                // Never longer than half of what is left: there must be time for another try.
+                let limit = (self.ttl / 3).min(self.deadline().since(now) / 2);
+                self.give_up = Some(now.after(limit));
+                vec![Output::Renew { limit }]
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// The next try comes sooner the less is left.
+    fn failed(&mut self, now: Stamp) -> Vec<Output> {
+        self.give_up = None;
+        let pause = (self.deadline().since(now) / 8)
+            .clamp(Duration::from_millis(1), (self.ttl / 10).max(Duration::from_millis(1)));
+        self.renew_at = now.after(pause);
+        self.change(Phase::Suspect)
+    }
+
+    fn change(&mut self, phase: Phase) -> Vec<Output> {
+        if self.phase == phase {
+            return Vec::new();
+        }
+        self.phase = phase;
+        vec![Output::Changed(phase)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::Token;
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    fn s(ms: u64) -> Stamp {
+        Stamp::from_micros(ms * 1000)
+    }
+
+    fn hold(max_hold: Option<Duration>) -> Hold {
+        let grant = Grant { token: Token::new(1).unwrap(), stamp: s(1000), lease: TTL };
+        Hold::new(&grant, TTL, max_hold)
+    }
+
+    #[test]
+    fn renews_at_a_third_and_survives_failures_until_the_deadline() {
+        let mut h = hold(None);
+        assert_eq!(h.deadline(), s(1000 + 30_000 - 300 - 2));
+        assert_eq!(h.wake_at(), Some(s(11_000)));
+        assert_eq!(
+            h.step(s(11_000), Input::Tick),
+            vec![Output::Renew { limit: (h.deadline().since(s(11_000)) / 2).min(TTL / 3) }]
+        );
+        assert_eq!(h.step(s(12_000), Input::Failed), vec![Output::Changed(Phase::Suspect)]);
+        let retry = h.wake_at().unwrap();
+        assert!(retry > s(12_000) && retry < s(16_000));
+        assert!(matches!(h.step(retry, Input::Tick)[..], [Output::Renew { .. }]));
+        let back = h.step(s(16_000), Input::Renewed { stamp: retry, lease: TTL });
+        assert_eq!(back, vec![Output::Changed(Phase::Held)]);
+        assert_eq!(h.deadline(), deadline(retry, TTL));
+    }
+
+    #[test]
+    fn a_late_success_does_not_bring_a_lost_guard_back() {
+        let mut h = hold(None);
+        let end = h.deadline();
+        let outputs = h.step(end, Input::Renewed { stamp: s(20_000), lease: TTL });
+        assert_eq!(outputs, vec![Output::Changed(Phase::Lost(LossReason::Expired)), Output::Release]);
+        assert_eq!(h.wake_at(), None);
+        assert!(h.step(end, Input::Tick).is_empty());
+    }
+
+    #[test]
+    fn a_hung_renewal_is_given_up_in_time_for_another() {
+        let mut h = hold(None);
+        h.step(s(11_000), Input::Tick);
+        let mut tries = 1;
+        while !matches!(h.phase(), Phase::Lost(_)) {
+            let at = h.wake_at().unwrap();
+            tries += h.step(at, Input::Tick).iter().filter(|o| matches!(o, Output::Renew { .. })).count();
+        }
+        assert!(tries >= 4, "{tries}");
+        assert_eq!(h.phase(), Phase::Lost(LossReason::Expired));
+    }
+
+    #[test]
+    fn max_hold_ends_it_from_the_grants_stamp() {
+        let mut h = hold(Some(Duration::from_secs(5)));
+        assert_eq!(h.wake_at(), Some(s(6000)), "nothing to renew before");
+        assert_eq!(h.step(s(6000), Input::Tick)[0], Output::Changed(Phase::Lost(LossReason::MaxHold)));
+    }
+
+    #[test]
+    fn a_released_guard_ignores_a_late_loss() {
+        let mut h = hold(None);
+        assert_eq!(h.step(s(2000), Input::Release).len(), 2);
+        assert!(h.step(s(2001), Input::Gone(LossReason::Gone)).is_empty());
+        assert_eq!(h.phase(), Phase::Lost(LossReason::Released));
+    }
+}

@@ -1,0 +1,37 @@
+//! For tests of code that uses locks: a clock moved by hand, forced loss, and a store that misbehaves on request.
+//!
+//! ```
+//! use lockkeeper::testing::{self, Clock};
+//! use lockkeeper::{Keeper, LossReason, State};
+//! use std::time::Duration;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> lockkeeper::Result<()> {
+//! let clock = Clock::new();
+//! let keeper = Keeper::builder("memory:").clock(&clock).connect().await?;
+//! let guard = keeper.lock("job").acquire().await?;
+//! clock.advance(Duration::from_secs(3600)); // renewed all the while
+//! assert_eq!(guard.state(), State::Held);
+//! clock.suspend(Duration::from_secs(60)); // nothing ran meanwhile, as when a laptop sleeps
+//! assert_eq!(guard.state(), State::Lost(LossReason::Expired));
+//!
+//! let guard = keeper.lock("other").acquire().await?;
+//! testing::lose(&guard, LossReason::Broken);
+//! assert_eq!(guard.lost().await, LossReason::Broken);
+//! # Ok(())
+//! # }
+//! ```
+
+mod clock;
+mod faults;
+
+pub use clock::Clock;
+pub(crate) use clock::ManualClock;
+pub use faults::{Faults, FaultyStore, Op};
+
+use crate::guard::Guard;
+use crate::store::LossReason;
+
+/// Makes a guard lose its lock at once, as if the store had said so.
+pub fn lose(guard: &Guard, reason: LossReason) {
+    guard.lose(reason);
+}

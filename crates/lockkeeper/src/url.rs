@@ -1,0 +1,140 @@
+//! From a URL to a store. Strict: an unknown scheme or option is an error that lists the known ones.
+
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::name::escape;
+use crate::store::Store;
+use crate::stores::memory::MemoryStore;
+use std::sync::Arc;
+
+/// Every scheme of this version.
+const SCHEMES: &str = "memory:[NAME], sqlite:PATH";
+
+/// A URL taken apart; decoded.
+#[derive(Debug, PartialEq, Eq)]
+struct Parts {
+    scheme: String,
+    place: String,
+    options: Vec<(String, String)>,
+}
+
+/// Opens the store that `url` names.
+pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Store>> {
+    let parts = parse(url)?;
+    match parts.scheme.as_str() {
+        "memory" => {
+            if let Some((key, _)) = parts.options.first() {
+                return Err(Error::invalid_config(format!(
+                    "'{}' is not an option of memory:, which has none",
+                    safe(key)
+                )));
+            }
+            let store = match parts.place.as_str() {
+                "" => MemoryStore::on(clock.clone()),
+                name => MemoryStore::named(name, clock.clone()),
+            };
+            Ok(Arc::new(store))
+        }
+        "sqlite" => open_sqlite(parts).await,
+        other => Err(Error::invalid_config(format!(
+            "'{}' is not a store this version knows; known are {SCHEMES}",
+            safe(other)
+        ))),
+    }
+}
+
+#[cfg(feature = "sqlite")]
+async fn open_sqlite(parts: Parts) -> Result<Arc<dyn Store>> {
+    use crate::stores::sqlite::{SqliteOptions, SqliteStore};
+    let options = SqliteOptions::from_pairs(&parts.options)?;
+    let path = match parts.place.strip_prefix("//") {
+        Some(path) if path.starts_with('/') => path.to_owned(),
+        Some(_) => {
+            return Err(Error::invalid_config(
+                "a SQLite file has no host: write sqlite:/absolute/path or sqlite:relative/path",
+            ));
+        }
+        None if parts.place.is_empty() => {
+            return Err(Error::invalid_config("sqlite: needs a file, such as sqlite:/var/lib/app/locks.db"));
+        }
+        None => parts.place,
+    };
+    // Opening reads and checks a file: not on the caller's executor.
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
+        // The receiver is gone when connecting was cancelled; the store closes itself.
+        let _ = sender.send(SqliteStore::open(path, options));
+    });
+    spawned.map_err(|e| Error::unavailable("cannot start a thread to open the store").with_source(e))?;
+    let store =
+        receiver.await.map_err(|e| Error::unavailable("opening the store was interrupted").with_source(e))??;
+    Ok(Arc::new(store))
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn open_sqlite(_: Parts) -> Result<Arc<dyn Store>> {
+    Err(Error::unsupported("sqlite: is not part of this build; turn on the feature 'sqlite' of the lockkeeper crate"))
+}
+
+fn parse(url: &str) -> Result<Parts> {
+    let Some((scheme, rest)) = url.split_once(':') else {
+        // Not echoed: whatever it is may be a secret in the wrong place.
+        return Err(Error::invalid_config(format!("a store URL begins with its scheme; known are {SCHEMES}")));
+    };
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let mut options: Vec<(String, String)> = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let key = decode(key)?;
+        if options.iter().any(|(k, _)| *k == key) {
+            return Err(Error::invalid_config(format!("the option '{}' is given twice", safe(&key))));
+        }
+        options.push((key, decode(value)?));
+    }
+    Ok(Parts { scheme: scheme.to_ascii_lowercase(), place: decode(place)?, options })
+}
+
+fn decode(text: &str) -> Result<String> {
+    let bad =
+        || Error::invalid_config("a '%' in a store URL must be followed by two hexadecimal digits; a plain one is %25");
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let digits = rest.get(..2).and_then(|d| std::str::from_utf8(d).ok()).ok_or_else(bad)?;
+        out.push(u8::from_str_radix(digits, 16).map_err(|_| bad())?);
+        rest = &rest[2..];
+    }
+    String::from_utf8(out).map_err(|_| Error::invalid_config("a store URL must be UTF-8"))
+}
+
+fn safe(text: &str) -> String {
+    escape(text.as_bytes()).chars().take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_taken_apart_and_decoded() {
+        let parts = parse("SQLite:/a%20b/c.db?synchronous=full&busy=5s").unwrap();
+        assert_eq!((parts.scheme.as_str(), parts.place.as_str()), ("sqlite", "/a b/c.db"));
+        assert_eq!(parts.options[1], ("busy".to_owned(), "5s".to_owned()));
+        for bad in ["nothing", "sqlite:%zz", "sqlite:%", "sqlite:x?a=1&a=2"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn unknown_schemes_and_options_list_the_known_ones() {
+        let error = open("mongo://x", &Clock::System).await.unwrap_err();
+        assert!(error.to_string().contains("memory:[NAME]"), "{error}");
+        let error = open("memory:?x=1", &Clock::System).await.unwrap_err();
+        assert!(error.to_string().contains("has none"), "{error}");
+    }
+}
