@@ -244,12 +244,14 @@ impl Slot {
             let token = Token::next(self.token, at.wall_us)?;
             let head = self.waiters.remove(0);
             self.token = token.get();
-            // The lease is the entry's short life: a waiter that died in line costs the others no more than that.
+            // The lease is the entry's short life: a waiter that died in line costs the others no more than that. Not
+            // shorter than the entry: where `now` is the stamp of a call that was delayed, it may be older than the
+            // waiter's own, and the grant is good until that one plus `life` (a_pushed_lease_is_kept_to_its_end).
             self.holders.push(Holder {
                 id: head.id,
                 mode: head.mode,
                 token: token.get(),
-                expires: at.now.after(head.life),
+                expires: at.now.after(head.life).max(head.expires),
                 since_us: at.wall_us,
                 handed: Some(Grant { token, stamp: head.stamp, lease: head.life }),
                 note: head.note,
@@ -371,6 +373,17 @@ mod tests {
         let c = claim(2, Mode::Exclusive, true, 30);
         assert!(matches!(s.renew(&c, at(30)).unwrap(), Renewal::Granted(g) if g.token == grant.token));
         assert!(matches!(s.renew(&c, at(40)).unwrap(), Renewal::Renewed(_)));
+    }
+
+    #[test]
+    fn a_release_that_was_delayed_does_not_shorten_the_lease_it_hands_over() {
+        let mut s = Slot::default();
+        token_of(s.try_acquire(&claim(1, Mode::Exclusive, true, 0), at(0)).unwrap());
+        s.try_acquire(&claim(2, Mode::Exclusive, true, 200), at(200)).unwrap();
+        s.release(&claim(1, Mode::Exclusive, true, 50), at(50)).unwrap();
+        let (_, _, grant) = s.handed().next().unwrap();
+        assert!(s.holders[0].expires >= grant.stamp.after(grant.lease));
+        assert!(matches!(s.try_acquire(&claim(3, Mode::Exclusive, false, 499), at(499)).unwrap(), Attempt::Held(_)));
     }
 
     #[test]
