@@ -48,11 +48,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broken_lock_is_noticed() {
+    async fn work_stops_when_its_lock_is_broken() {
         let keeper = Keeper::connect("memory:").await.unwrap();
         let guard = keeper.lock("copy").acquire().await.unwrap();
         testing::lose(&guard, LossReason::Broken);
         assert_eq!(guard.state(), State::Lost(LossReason::Broken));
-        assert_eq!(copy(&keeper, 1, async |_| ()).await.unwrap(), 1, "free again");
+        let endless = guard.run(std::future::pending::<()>()).await;
+        assert_eq!(endless.unwrap_err().kind(), ErrorKind::Lost);
     }
 }
