@@ -1,7 +1,7 @@
 //! The store that `docs/custom-store.md` shows passes the suite it recommends.
 
 #[path = "../examples/custom_store.rs"]
-#[allow(dead_code, reason = "its main is not run here")]
+#[allow(dead_code, unreachable_pub, reason = "a program of its own, whose main is not run here")]
 mod example;
 
 use lockkeeper::stores::memory::MemoryStore;
