@@ -181,6 +181,7 @@ macro_rules! __conformance_cases {
             tokens::a_repeat_has_the_lease_left [Lease];
             tokens::an_early_release_cancels_the_acquire [Tombstone];
             tokens::an_unsettled_release_ends_a_held_claim [];
+            tokens::a_late_first_call_is_not_granted_again [Tombstone];
             queueing::first_come_first_served [Queue];
             queueing::the_place_in_line_is_told [Queue];
             queueing::a_try_does_not_queue [];

@@ -221,3 +221,16 @@ pub async fn an_unsettled_release_ends_a_held_claim(subject: &dyn Subject) {
     next.kept().await;
     next.end().await;
 }
+
+/// A claim whose repeat was granted and released is not granted again when its first call arrives at last.
+pub async fn a_late_first_call_is_not_granted_again(subject: &dyn Subject) {
+    let (info, [a, b]) = open(subject).await;
+    let name = fresh_name("ghost");
+    let mut repeated = Hand::new(&a, &name, long(&info)).unsettled();
+    repeated.acquire().await;
+    repeated.end().await;
+    assert_eq!(repeated.attempt().await, Attempt::Cancelled);
+    let mut next = Hand::new(&b, &name, long(&info));
+    next.acquire().await;
+    next.end().await;
+}

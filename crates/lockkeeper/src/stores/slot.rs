@@ -177,7 +177,8 @@ impl Slot {
         self.holders.retain(|h| h.id != claim.holder);
         self.waiters.retain(|w| w.id != claim.holder);
         let found = self.holders.len() + self.waiters.len() < before;
-        if !found && claim.unsettled && self.tomb(claim.holder).is_none() {
+        // Also when something was found: the call that made it may have been a repeat of one still on its way.
+        if claim.unsettled && self.tomb(claim.holder).is_none() {
             let expires = at.now.after(claim.ttl).after(TOMB_EXTRA);
             self.tombs.push(Tomb { id: claim.holder, reason: LossReason::Released, expires });
         }
@@ -261,7 +262,8 @@ impl Slot {
         Ok(())
     }
 
-    fn sweep(&mut self, now: Stamp) {
+    /// Forgets what has ended.
+    pub(crate) fn sweep(&mut self, now: Stamp) {
         self.holders.retain(|h| h.expires > now);
         self.waiters.retain(|w| w.expires > now);
         self.tombs.retain(|t| t.expires > now);
@@ -406,6 +408,16 @@ mod tests {
         assert_eq!(s.release(&late, at(1)).unwrap(), Release::NotHeld);
         assert_eq!(s.try_acquire(&late, at(2)).unwrap(), Attempt::Cancelled);
         token_of(s.try_acquire(&claim(2, Mode::Exclusive, true, 2), at(2)).unwrap());
+    }
+
+    #[test]
+    fn a_repeat_that_was_granted_and_released_is_not_granted_again_to_its_late_first_call() {
+        let mut s = Slot::default();
+        let mut repeated = claim(1, Mode::Exclusive, true, 0);
+        token_of(s.try_acquire(&repeated, at(1)).unwrap());
+        repeated.unsettled = true;
+        assert_eq!(s.release(&repeated, at(2)).unwrap(), Release::Released);
+        assert_eq!(s.try_acquire(&repeated, at(3)).unwrap(), Attempt::Cancelled);
     }
 
     #[test]
