@@ -117,7 +117,6 @@ mod linux {
     use std::io;
     use std::os::fd::OwnedFd;
     use std::path::Path;
-    use tokio::io::Interest;
     use tokio::io::unix::AsyncFd;
 
     /// Kept between watches: closing one can take the kernel milliseconds, ending a watch does not.
@@ -130,11 +129,7 @@ mod linux {
     impl Inotify {
         pub(super) fn new() -> io::Result<Self> {
             let fd = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-            // Deprecated for types whose descriptor can change or be closed elsewhere; an `OwnedFd` is neither, and the
-            // replacement is an unsafe function.
-            #[allow(deprecated)]
-            let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
-            Ok(Self { fd, watch: None })
+            Ok(Self { fd: crate::clock::pollable(fd)?, watch: None })
         }
 
         pub(super) fn begin(&mut self, path: &Path) -> io::Result<()> {
@@ -156,5 +151,29 @@ mod linux {
             while let Ok(Ok(1..)) = ready.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut buffer)?)) {}
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::LockName;
+    use std::cell::Cell;
+
+    #[tokio::test]
+    async fn without_a_watch_the_database_is_asked_again_and_again() {
+        let signals = Arc::new(Signals::default());
+        signals.armed.store(true, Ordering::Release);
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut watch = Watch::new("/nowhere/to/be/watched".into(), receiver, signals);
+        let (looks, wake) = (Cell::new(0), Event::Wake(LockName::new("x").unwrap()));
+        let look = || {
+            looks.set(looks.get() + 1);
+            if looks.get() == 3 {
+                sender.send(wake.clone()).unwrap();
+            }
+        };
+        assert_eq!(watch.next(look).await, wake);
+        assert_eq!(looks.get(), 3);
     }
 }

@@ -51,6 +51,7 @@ fn a_place_that_cannot_hold_a_database_is_named() {
     refused(&dir.0.join("missing/locks.db"), ErrorKind::InvalidConfig, "missing' does not exist");
     refused(&dir.0, ErrorKind::InvalidConfig, "is a directory");
     refused(Path::new("/"), ErrorKind::InvalidConfig, "does not name a file");
+    #[cfg(target_os = "linux")]
     refused(Path::new("/proc/locks.db"), ErrorKind::Unavailable, "cannot be created");
 }
 
