@@ -101,18 +101,20 @@ async fn inspect(keeper: &Keeper, name: &LockName, pause: Duration) -> Result<Op
 }
 
 fn tell(line: &Line, voice: &Voice, name: &LockName, seen: &Result<Option<Record>>, waited: Duration) {
-    let by = match seen {
-        Ok(Some(record)) => format!("held by {}", output::holders(record)),
-        Ok(None) => "about to be free".to_owned(),
-        Err(error) => format!("out of sight ({error})"),
+    let seen_record = seen.as_ref().ok().and_then(Option::as_ref);
+    let by = match (seen, seen_record) {
+        (_, Some(record)) => format!("held by {}", output::holders(record)),
+        (Err(error), _) => format!("out of sight ({error})"),
+        _ => "about to be free".to_owned(),
     };
-    let place = seen.as_ref().ok().and_then(Option::as_ref).and_then(place);
-    let place = place.map_or_else(String::new, |(i, n)| format!("; place {i} of {n} in line"));
-    let text = format!("waiting for '{name}', {by}{place}");
+    let place = seen_record.and_then(place).map_or_else(String::new, |(i, n)| format!("place {i} of {n} in line; "));
     if line.live {
-        return line.show(&format!("{text}; {} so far", lockkeeper::duration::short(waited)));
+        // What matters most comes first: a narrow terminal cuts the end off.
+        let by = by.replace(" unless renewed", "");
+        return line.show(&format!("{place}waiting {} for '{name}', {by}", lockkeeper::duration::short(waited)));
     }
-    let record = seen.as_ref().ok().and_then(Option::as_ref).map(output::record_json);
+    let text = format!("{place}waiting for '{name}', {by}");
+    let record = seen_record.map(output::record_json);
     voice.tell("waiting", &text, json!({ "name": name.to_string(), "waited_ms": output::ms(waited), "lock": record }));
 }
 
@@ -134,7 +136,8 @@ struct Line {
 impl Line {
     fn show(&self, text: &str) {
         let stderr = std::io::stderr();
-        let columns = rustix::termios::tcgetwinsize(&stderr).map_or(80, |size| usize::from(size.ws_col));
+        let columns = rustix::termios::tcgetwinsize(&stderr).map_or(0, |size| usize::from(size.ws_col));
+        let columns = if columns == 0 { 80 } else { columns };
         // One column is left free: a full line would scroll on some terminals.
         let room = columns.max(20).saturating_sub("lockkeeper: ".len() + 1);
         let text: String = text.chars().take(room).collect();
