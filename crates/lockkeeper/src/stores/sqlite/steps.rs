@@ -87,6 +87,10 @@ impl Steps {
 
     /// As [`take`](Self::take), for a release.
     pub(super) fn end(&self, claim: &Claim, at: At) -> rusqlite::Result<Option<Release>> {
+        if claim.unsettled {
+            // It has to leave a tombstone, which the step writes.
+            return Ok(None);
+        }
         Ok(rows::end(&self.conn, claim, at, self.boot)?.then_some(Release::Released))
     }
 
