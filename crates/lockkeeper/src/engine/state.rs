@@ -246,11 +246,10 @@ impl State {
         let made = Arc::new(Cell::new(
             spec.name.clone(),
             entry.claim.holder,
-            grant.token,
             entry.claim.mode,
             spec.ttl,
             spec.max_hold,
-            grant.stamp,
+            grant,
             hold.deadline(),
         ));
         *cell = Some(made.clone());
