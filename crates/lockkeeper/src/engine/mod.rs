@@ -176,6 +176,11 @@ impl Engine {
         self.with_state(|s| s.lose(key, reason, self.clock.now()));
     }
 
+    #[cfg(feature = "testing")]
+    pub(crate) fn leftovers(&self) -> crate::testing::Leftovers {
+        self.lock().leftovers()
+    }
+
     /// Something left the tables.
     fn settled(&self) {
         self.drained.notify_all();

@@ -528,6 +528,17 @@ impl State {
         (held, ending)
     }
 
+    #[cfg(feature = "testing")]
+    pub(super) fn leftovers(&self) -> crate::testing::Leftovers {
+        crate::testing::Leftovers {
+            queues: self.queues.len(),
+            claims: self.claims.len(),
+            tasks: self.tasks.len(),
+            timers: self.timers.len(),
+            alarms: self.alarms.len(),
+        }
+    }
+
     /// Refuses new claims and sends every waiting task home.
     pub(super) fn close(&mut self, life: Life) {
         if self.life != Life::Dead {
