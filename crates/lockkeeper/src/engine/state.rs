@@ -411,7 +411,8 @@ impl State {
                     Ok(Renewal::Renewed(lease)) => hold::Input::Renewed { stamp, lease },
                     Ok(Renewal::Granted(grant)) => hold::Input::Renewed { stamp: grant.stamp, lease: grant.lease },
                     Ok(Renewal::Lost(reason)) => hold::Input::Gone(reason),
-                    Ok(Renewal::Waiting(_)) => hold::Input::Gone(LossReason::Gone),
+                    // A keep-alive of its time in line, overtaken by the push of the grant: older, so no news.
+                    Ok(Renewal::Waiting(_)) => return,
                     Err(error) => {
                         tracing::debug!(lock = %entry.claim.name, %error, "renewal failed");
                         hold::Input::Failed
@@ -494,9 +495,7 @@ impl State {
             Event::Reconnected => {
                 for key in self.claims.keys().copied().collect::<Vec<_>>() {
                     self.poll_soon(key, now);
-                    if let Some(Entry { role: Role::Held { .. }, .. }) = self.claims.get(&key) {
-                        self.set_timer(key, Some(now));
-                    }
+                    self.hold_step(key, hold::Input::RenewNow, now, &mut Work::default());
                 }
             }
         }
