@@ -64,13 +64,13 @@ impl Engine {
                     Waited::Turn(turn) => Some(turn),
                     Waited::Warn => {
                         warned = true;
-                        let (held, _) = self.lock().standing(&spec.name);
+                        let (held, _) = self.lock().standing(&spec.name, self.clock.now());
                         let held = held.map_or_else(|| "another holder".to_owned(), |h| h.to_string());
                         tracing::warn!(lock = %spec.name, %held, "still waiting for a lock after 30 s");
                         None
                     }
                     Waited::Over => {
-                        let (held, trouble) = self.lock().standing(&spec.name);
+                        let (held, trouble) = self.lock().standing(&spec.name, self.clock.now());
                         return match (held, trouble) {
                             (_, Some(error)) => Err(error),
                             (Some(held), None) => Ok(Err(Some(held))),
@@ -96,7 +96,10 @@ impl Engine {
             }
             let answer = self.send(claim, limit).await;
             match answer {
-                Err(Asked::Failed(e)) if e.kind() == ErrorKind::Unavailable && again => again = false,
+                Err(Asked::Failed(e)) if e.kind() == ErrorKind::Unavailable && again => {
+                    again = false;
+                    self.with_state(|s| s.doubt(key));
+                }
                 Err(Asked::Failed(e)) => return Err(e),
                 Err(Asked::TimedOut) => return Err(Error::unavailable("the store did not answer in time")),
                 Ok(attempt) => return Ok(attempt),
