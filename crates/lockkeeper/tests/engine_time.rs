@@ -213,6 +213,17 @@ fn row_07_each_try_gets_a_third_of_the_ttl_and_half_of_what_is_left_at_most() {
 }
 
 #[test]
+fn row_07_a_store_that_refuses_at_once_is_not_asked_in_a_tight_loop() {
+    let bench = Bench::new();
+    let (faults, keeper) = bench.keeper();
+    let guard = now(keeper.lock("x").acquire()).unwrap();
+    faults.cut(Op::Renew, u32::MAX);
+    bench.clock.advance(VALID);
+    assert_eq!(guard.state(), State::Lost(LossReason::Expired));
+    assert!((4..=100).contains(&faults.asked(Op::Renew)), "{}", faults.asked(Op::Renew));
+}
+
+#[test]
 fn row_08_after_an_error_it_keeps_renewing_and_after_release_it_stops() {
     let bench = Bench::new();
     let (faults, keeper) = bench.keeper();

@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use lockkeeper::register::{Entry, Written};
 use lockkeeper::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal};
 use lockkeeper::stores::memory::MemoryStore;
-use lockkeeper::{LockName, Pass, Register, Result, Store, StoreInfo, Token};
+use lockkeeper::{Error, LockName, Pass, Register, Result, Store, StoreInfo, Token};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -37,6 +37,10 @@ pub struct Odd {
     said: tokio::sync::Mutex<UnboundedReceiver<Word>>,
     say: UnboundedSender<Word>,
     look: Mutex<Option<Hook>>,
+    /// How many acquires are sent, and answered with an error, without arriving.
+    pub failing: AtomicU32,
+    /// The scheme it goes by.
+    pub scheme: &'static str,
     pub renew_panics: AtomicBool,
     pub release_panics: AtomicBool,
     pub acquire_panics: AtomicBool,
@@ -53,6 +57,8 @@ impl Odd {
             said: tokio::sync::Mutex::new(said),
             say,
             look: Mutex::default(),
+            failing: AtomicU32::new(0),
+            scheme: "memory",
             renew_panics: AtomicBool::new(false),
             release_panics: AtomicBool::new(false),
             acquire_panics: AtomicBool::new(false),
@@ -96,12 +102,17 @@ fn break_down(which: &AtomicBool) {
 #[async_trait]
 impl Store for Odd {
     fn info(&self) -> StoreInfo {
-        self.inner.info()
+        let mut info = self.inner.info();
+        info.scheme = self.scheme;
+        info
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
         self.saw(false, claims);
         break_down(&self.acquire_panics);
+        if self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
+            return claims.iter().map(|_| Err(Error::unavailable("the connection broke (injected)"))).collect();
+        }
         self.inner.try_acquire(claims).await
     }
 
