@@ -97,7 +97,7 @@ pub struct Keeper {
     started: u8,
     upkeep: u8,
     paused: bool,
-    /// The to-release set: the claim, and how many acquires of it may still be under way.
+    /// The to-release set.
     ending: Vec<Ending>,
 }
 
@@ -107,8 +107,6 @@ pub struct Ending {
     id: HolderId,
     /// An acquire of it may still be under way.
     unsettled: bool,
-    /// More than one was sent.
-    repeated: bool,
 }
 
 /// A message on its way.
@@ -260,7 +258,7 @@ impl Deadline {
     fn end(&self, s: &mut State, k: u8) {
         let keeper = &mut s.keepers[usize::from(k)];
         let unsettled = self.unsettled(keeper);
-        let ending = Ending { id: keeper.id, unsettled, repeated: keeper.sent > 1 };
+        let ending = Ending { id: keeper.id, unsettled };
         keeper.ending.push(ending);
         keeper.ending.sort_unstable();
         self.clear(s, k);
@@ -395,15 +393,7 @@ impl Deadline {
             |told: Told| if self.variant == Variant::FromReceipt { Told { stamp: now, ..told } } else { told };
         let keeper = &mut s.keepers[usize::from(k)];
         if let Answer::Released | Answer::NotHeld = answer {
-            // Found, though more than one acquire was sent: another may be under way, so it takes a tombstone still.
-            let again = answer == Answer::Released && self.variant != Variant::SettledByAnyAnswer;
-            match keeper.ending.iter().position(|e| e.id == id) {
-                Some(at) if again && keeper.ending[at].unsettled && keeper.ending[at].repeated => {
-                    self.ask(s, k, Call::Release { unsettled: true }, id);
-                }
-                Some(at) => drop(keeper.ending.remove(at)),
-                None => {}
-            }
+            keeper.ending.retain(|e| e.id != id);
             return;
         }
         if keeper.id != id {
@@ -452,10 +442,9 @@ impl Deadline {
                 let Told { stamp, lease, .. } = told;
                 self.step_hold(s, k, hold::Input::Renewed { stamp, lease });
             }
-            (Role::Held(_), Answer::StillWaiting) => {
-                let gone = hold::Input::Gone(LossReason::Gone);
-                let late = self.variant == Variant::LateWaiting;
-                self.step_hold(s, k, if late { gone } else { hold::Input::Failed });
+            // A keep-alive of its time in line, overtaken by the grant: no news.
+            (Role::Held(_), Answer::StillWaiting) if self.variant == Variant::LateWaiting => {
+                self.step_hold(s, k, hold::Input::Gone(LossReason::Gone));
             }
             (Role::Held(_), Answer::Gone) => self.step_hold(s, k, hold::Input::Gone(LossReason::Gone)),
             _ => {}

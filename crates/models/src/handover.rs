@@ -8,7 +8,7 @@ use crate::claim;
 use lockkeeper::clock::Stamp;
 use lockkeeper::machine::hold;
 use lockkeeper::machine::queue::{self, Queue, Task};
-use lockkeeper::store::{Attempt, Grant, Release, Renewal};
+use lockkeeper::store::{Attempt, Grant, Renewal};
 use lockkeeper::stores::slot::{At, Slot};
 use lockkeeper::{HolderId, Mode};
 use stateright::{Model, Property};
@@ -25,6 +25,8 @@ pub enum Variant {
     CancelOnce,
     /// A claim counts as settled once any of its acquires was answered, though another is still under way.
     SettledByAnyAnswer,
+    /// A push that comes after its lease ends the claim, also when it is back in line by then.
+    LatePush,
     /// A local task that comes while a claim waits starts one of its own.
     ClaimPerTask,
 }
@@ -427,13 +429,8 @@ impl Handover {
                 if !s.keeper(k).alive {
                     return;
                 }
-                let Some(known) = s.known(k, key) else { return };
-                if known.sent > 1 && unsettled && answer.expect("a definite answer") == Release::Released {
-                    // Another acquire of it may be under way: once more, for the tombstone.
-                    s.send(Message::Release(k, key, true));
-                } else {
-                    self.forget(s, k, key);
-                }
+                answer.expect("a definite answer");
+                self.forget(s, k, key);
                 self.step(s, k, queue::Input::Ended(key));
             }
             Message::Answer(k, key, stamp, said) => {
@@ -451,7 +448,12 @@ impl Handover {
                     }
                 }
             }
-            Message::Push(k, key, stamp) => self.granted(s, k, key, stamp, TTL),
+            Message::Push(k, key, stamp) => {
+                // A push that comes after its lease says nothing of what the claim is now: the keep-alive will tell.
+                if hold::deadline(stamp, TTL) > now || self.variant == Variant::LatePush {
+                    self.granted(s, k, key, stamp, TTL);
+                }
+            }
         }
     }
 
