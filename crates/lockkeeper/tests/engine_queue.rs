@@ -133,6 +133,28 @@ fn the_heir_repeats_a_call_that_went_down_with_its_task() {
 }
 
 #[test]
+fn the_call_that_went_down_with_its_task_is_cancelled_for_good() {
+    let bench = Bench::new();
+    let odd = Arc::new(Odd::new(bench.store.share()));
+    let (faults, store) = testing::Faults::wrap(odd.clone());
+    let keeper = now(Keeper::builder_for(store).clock(&bench.clock).connect()).unwrap();
+    let lock = keeper.lock("x");
+    faults.hold_reply(Op::Acquire);
+    let (mut head, mut heir) = (Probe::new(lock.acquire()), Probe::new(lock.acquire()));
+    head.pend();
+    heir.pend();
+    faults.let_go(Op::Acquire);
+    drop(head);
+    now(heir.ready().unwrap().release()).unwrap();
+    bench.settle();
+    empty(&keeper);
+    // The first call arrives once more, or only now.
+    let late = odd.seen.lock().unwrap()[0].1.clone();
+    now(bench.store.try_acquire(&[late])).pop().unwrap().unwrap();
+    assert!(bench.record("x").is_none(), "nobody is there to release it");
+}
+
+#[test]
 fn a_try_on_a_name_of_the_same_keeper_costs_no_call() {
     let bench = Bench::new();
     let ((faults, a), (_, b)) = (bench.keeper(), bench.keeper());

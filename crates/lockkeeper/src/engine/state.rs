@@ -207,12 +207,15 @@ impl State {
 
     /// The claim to send for `Turn::Try`: a repeat of the same one, or a new one with `fresh` as its holder.
     pub(super) fn begin_try(&mut self, key: u64, spec: &Spec, queue: bool, fresh: HolderId, now: Stamp) -> Claim {
+        // A repeat: nobody heard the answer to the call before, which may still arrive.
+        let repeated = self.claims.contains_key(&key);
         let entry = self.claims.entry(key).or_insert_with(|| {
             let mut claim = Claim::new(spec.name.clone(), fresh, spec.ttl, now, spec.note.clone());
             claim.mode = spec.mode;
             claim.unsettled = true;
             Entry { claim, max_hold: spec.max_hold, doubt: false, wake_at: None, role: Role::Trying }
         });
+        entry.doubt |= repeated;
         entry.claim.stamp = now;
         entry.claim.queue = queue && spec.waits();
         entry.claim.ttl = spec.ttl;
@@ -434,8 +437,11 @@ impl State {
     }
 
     fn poll_waiting(&mut self, key: u64, now: Stamp, work: &mut Work) {
-        let Some(Entry { claim, role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
+        let Some(Entry { claim, doubt, role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
         if wait.in_flight {
+            if !claim.queue || wait.ask_again {
+                (*doubt, claim.unsettled) = (true, true);
+            }
             let at = wait.failed(Error::unavailable("the store did not answer in time"), now);
             self.set_timer(key, Some(at));
             return;
@@ -494,7 +500,7 @@ impl State {
 
     /// The answer to a waiting claim that asked anew.
     pub(super) fn reasked(&mut self, key: u64, answer: Result<Attempt>, now: Stamp) {
-        let Some(Entry { claim, role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
+        let Some(Entry { claim, doubt, role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
         match answer {
             Ok(Attempt::Granted(grant)) => drop(self.grant(key, grant, None, now)),
             Ok(Attempt::Held(held)) => {
@@ -503,6 +509,7 @@ impl State {
             }
             Ok(Attempt::Cancelled) => self.gone(key, now),
             Err(error) => {
+                (*doubt, claim.unsettled) = (true, true);
                 let at = wait.failed(error, now);
                 self.set_timer(key, Some(at));
             }
@@ -513,6 +520,8 @@ impl State {
     pub(super) fn event(&mut self, event: Event, now: Stamp) {
         match event {
             Event::Granted(holder, grant) => match self.waiting.get(&holder) {
+                // Too late to be worth anything, and the claim may be back in line since: ask what it is now.
+                Some(&key) if hold::deadline(grant.stamp, grant.lease) <= now => self.poll_soon(key, now),
                 Some(&key) => drop(self.grant(key, grant, None, now)),
                 None => {
                     if self.early.len() == EARLY {
@@ -752,7 +761,12 @@ impl State {
     fn gone(&mut self, key: u64, now: Stamp) {
         let Some(entry) = self.claims.get(&key) else { return };
         let name = entry.claim.name.clone();
-        self.forget(key);
+        if entry.doubt {
+            // An acquire of it may still arrive and make it anew.
+            self.end(key, now);
+        } else {
+            self.forget(key);
+        }
         self.step(&name, queue::Input::Answer(key, Answer::Gone), None, now);
     }
 
@@ -765,7 +779,7 @@ impl State {
         {
             self.later.changed.push(cell.clone());
         }
-        let (phase, at) = (hold.phase(), hold.wake_at());
+        let (phase, at, doubt) = (hold.phase(), hold.wake_at(), entry.doubt);
         let name = entry.claim.name.clone();
         let mut release = false;
         for output in outputs {
@@ -785,7 +799,7 @@ impl State {
         }
         match phase {
             Phase::Lost(_) => {
-                if release {
+                if release || doubt {
                     self.end(key, now);
                 } else {
                     self.forget(key);
