@@ -85,6 +85,7 @@ fn row_05_the_deadline_counts_from_the_send() {
     let (faults, keeper) = bench.keeper();
     let lock = keeper.lock("x");
     faults.hold_reply(Op::Acquire);
+    faults.hold_request(Op::Renew); // which is due the moment the grant is known
     let mut acquire = Probe::new(lock.acquire());
     acquire.pend();
     bench.clock.suspend(TTL * 9 / 10);
