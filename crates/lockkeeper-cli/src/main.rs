@@ -1,2 +1,61 @@
-//! Placeholder.
-fn main() {}
+//! `lockkeeper`: runs commands under locks that processes and machines share, and shows who holds what.
+//!
+//! Each command is a [`lockkeeper::Keeper`] behind a command line. Errors are one sentence on stderr and the exit code of
+//! the library's table; stdout carries results only.
+
+mod args;
+mod commands;
+mod exit;
+mod output;
+mod store;
+
+use args::{Command, Parsed};
+use exit::Failure;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let argv: Vec<OsString> = std::env::args_os().collect();
+    if argv.get(1).is_some_and(|word| word == commands::run::shim::WORD) {
+        return ExitCode::from(commands::run::shim::main(&argv[2..]));
+    }
+    log();
+    match args::parse(&argv).and_then(carry_out) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            output::say(&failure.text);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn carry_out(parsed: Parsed) -> Result<u8, Failure> {
+    let cli = match parsed {
+        Parsed::Text(text) => return output::print(&text).map(|()| 0),
+        Parsed::Cli(cli) => cli,
+    };
+    let store = cli.store.as_deref();
+    match cli.command {
+        Command::Completions { shell } => commands::completions::completions(shell).map(|()| 0),
+        Command::Man { command } => commands::man::man(command.as_deref()).map(|()| 0),
+        Command::Run(args) => on_runtime(commands::run::run(store, args)),
+        Command::Ls { prefix, json } => on_runtime(commands::ls::ls(store, prefix, json)),
+        Command::Show { name, json } => on_runtime(commands::show::show(store, &name, json)),
+        Command::Break { name, token, json } => on_runtime(commands::break_lock::break_lock(store, &name, token, json)),
+    }
+}
+
+/// Everything happens on the main thread: the parent-death signal of a child belongs to the thread that made it.
+fn on_runtime(command: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|e| Failure::system(format!("cannot start: {e}")))?.block_on(command)
+}
+
+/// `LOCKKEEPER_LOG=debug` shows what the library does, on stderr.
+fn log() {
+    let Some(level) = std::env::var("LOCKKEEPER_LOG").ok().and_then(|l| l.parse::<tracing::Level>().ok()) else {
+        return;
+    };
+    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(ansi).init();
+}

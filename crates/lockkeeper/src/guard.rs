@@ -95,7 +95,7 @@ impl Guard {
     /// Dropping the returned future drops `work`; the lock stays held.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         let mut work = pin!(work);
-        let mut danger = pin!(self.lease.ends_within(self.lease.cell.span() / 6));
+        let mut danger = pin!(self.lease.last_part(6));
         poll_fn(|cx| {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(self.check().map(|()| done));
@@ -220,6 +220,16 @@ impl Lease {
     /// Resolves when no more than `margin` is left, or the guard has ended: time to stop what the lock protects.
     /// Renewals push it back. Cancel safe.
     pub async fn ends_within(&self, margin: Duration) {
+        self.ends_within_margin(|| margin).await
+    }
+
+    /// Resolves when the last `1/part` of the lease has begun, or the guard has ended: [`ends_within`](Self::ends_within)
+    /// with a margin that follows [`span`](Self::span). A `part` of 0 counts as 1.
+    pub async fn last_part(&self, part: u32) {
+        self.ends_within_margin(|| self.cell.span() / part.max(1)).await
+    }
+
+    async fn ends_within_margin(&self, margin: impl Fn() -> Duration) {
         let mut lost = pin!(self.cell.lost());
         let mut alarm: Option<(crate::clock::Stamp, Alarm)> = None;
         poll_fn(|cx| {
@@ -227,7 +237,7 @@ impl Lease {
                 return Poll::Ready(());
             }
             loop {
-                let at = self.cell.deadline().before(margin);
+                let at = self.cell.deadline().before(margin());
                 // Looked at again in the loop: alarms of a keeper that has ended ring at once.
                 if self.engine.now() >= at || matches!(self.cell.told(), State::Lost(_)) {
                     return Poll::Ready(());
@@ -250,7 +260,8 @@ impl Lease {
         self.cell.ttl
     }
 
-    /// What margins are fractions of: the TTL, or `max_hold` when that is shorter.
+    /// What margins are fractions of: the TTL, or `max_hold` when that is shorter, or the shorter lease of a lock that
+    /// was handed over and not renewed yet.
     pub fn span(&self) -> Duration {
         self.cell.span()
     }

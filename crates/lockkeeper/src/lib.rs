@@ -28,6 +28,8 @@
 
 pub mod blocking;
 pub mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod duration;
 mod engine;
 pub mod error;

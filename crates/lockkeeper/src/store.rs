@@ -38,8 +38,8 @@ pub trait Store: Register + fmt::Debug + Send + Sync + 'static {
 
     /// Ends each claim, held or waiting; idempotent; keeps the token counter.
     ///
-    /// Hands over to, or wakes, the next waiter in the same step. With [`Claim::unsettled`] a claim that is not found
-    /// leaves a tombstone in what `try_acquire` compares, so that an acquire still under way answers `Cancelled`.
+    /// Hands over to, or wakes, the next waiter in the same step. With [`Claim::unsettled`] it leaves a tombstone in what
+    /// `try_acquire` compares, so that an acquire still under way answers `Cancelled`.
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>>;
 
     /// The next thing this keeper should know about; polled on the keeper's own thread, inside a Tokio runtime.
@@ -131,7 +131,7 @@ pub struct Claim {
     /// The engine's clock before this call was sent; opaque to stores with a clock of their own, kept with a queue
     /// entry and echoed in the grant.
     pub stamp: Stamp,
-    /// No acquire of this claim has been answered yet: a release that finds nothing must leave a tombstone.
+    /// An acquire of this claim has not been answered and may still arrive: a release must leave a tombstone.
     pub unsettled: bool,
     /// Who is asking.
     pub note: Arc<Note>,

@@ -1,1 +1,54 @@
-//! Placeholder.
+//! What tests of real processes need: directories that vanish, processes that are watched, stopped and killed, terminals,
+//! and waiting for a condition instead of for a time.
+
+mod process;
+mod pty;
+mod temp;
+
+pub use process::{Ended, Proc};
+pub use pty::Pty;
+pub use rustix::process::Signal;
+pub use temp::TempDir;
+
+use std::time::{Duration, Instant};
+
+/// Long enough for anything that happens at all, on a busy machine too.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// Waits until `condition` holds; panics with `what` when it has not within `limit`.
+pub fn eventually(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !condition() {
+        assert!(Instant::now() < end, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until `look` finds something; panics with `what` when it has not within `limit`.
+pub fn found<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let mut seen = None;
+    eventually(limit, what, || {
+        seen = look();
+        seen.is_some()
+    });
+    seen.expect("eventually() returns only when it was found")
+}
+
+/// Whether a process exists and is not just waiting to be reaped.
+pub fn is_alive(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X']))
+}
+
+/// Whether a process is stopped by a signal.
+pub fn is_stopped(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+}
+
+/// Sends a signal to any process; one that is gone is no failure.
+pub fn signal(pid: i32, signal: Signal) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}

@@ -3,7 +3,7 @@
 use crate::clock::{Clock, Stamp};
 use crate::machine::hold::Phase;
 use crate::name::LockName;
-use crate::store::{LossReason, Mode};
+use crate::store::{Grant, LossReason, Mode};
 use crate::token::{HolderId, Token};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,6 +20,8 @@ pub(crate) struct Cell {
     pub(crate) max_hold: Option<Duration>,
     /// The stamp of the grant: hold time counts from here.
     pub(crate) since: Stamp,
+    /// The grant's own lease and its end: shorter than the TTL when the lock was handed over.
+    first: (Duration, Stamp),
     deadline: AtomicU64,
     phase: AtomicU8,
     changed: Notify,
@@ -44,21 +46,21 @@ impl Cell {
     pub(crate) fn new(
         name: LockName,
         holder: HolderId,
-        token: Token,
         mode: Mode,
         ttl: Duration,
         max_hold: Option<Duration>,
-        since: Stamp,
+        grant: &Grant,
         deadline: Stamp,
     ) -> Self {
         Self {
             name,
             holder,
-            token,
+            token: grant.token,
             mode,
             ttl,
             max_hold,
-            since,
+            since: grant.stamp,
+            first: (grant.lease, deadline),
             deadline: AtomicU64::new(deadline.as_micros()),
             phase: AtomicU8::new(0),
             changed: Notify::new(),
@@ -122,8 +124,11 @@ impl Cell {
         }
     }
 
-    /// The span that margins are fractions of: a `max_hold` shorter than the TTL is the real end.
+    /// The span that margins are fractions of: a `max_hold` shorter than the TTL is the real end, and a lease that was
+    /// handed over is short until it is renewed.
     pub(crate) fn span(&self) -> Duration {
-        self.max_hold.map_or(self.ttl, |max| max.min(self.ttl))
+        let (lease, end) = self.first;
+        let lease = if self.deadline() == end { lease.min(self.ttl) } else { self.ttl };
+        self.max_hold.map_or(lease, |max| max.min(lease))
     }
 }

@@ -162,8 +162,13 @@ impl Engine {
             None => Err(Error::unavailable("the store did not answer in time; the release will be repeated")),
         };
         sending.answered = true;
-        self.with_state(|s| s.released(key, &answer, self.clock.now()));
-        self.settled();
+        let closing = self.with_state(|s| {
+            s.released(key, &answer, self.clock.now());
+            s.life != Life::Open
+        });
+        if closing {
+            self.settled();
+        }
         answer.map(Some).map_err(|e| e.during("release").in_store(self.info.scheme).for_lock(&name))
     }
 
@@ -186,7 +191,7 @@ impl Engine {
         self.lock().leftovers()
     }
 
-    /// Something left the tables.
+    /// Something left the tables: tell whoever waits for them to drain. A system call, so only while somebody may wait.
     fn settled(&self) {
         self.drained.notify_all();
         self.drained_async.notify_waiters();

@@ -295,11 +295,10 @@ impl State {
         let made = Arc::new(Cell::new(
             spec.name.clone(),
             entry.claim.holder,
-            grant.token,
             entry.claim.mode,
             spec.ttl,
             spec.max_hold,
-            grant.stamp,
+            grant,
             hold.deadline(),
         ));
         *cell = Some(made.clone());
@@ -349,11 +348,7 @@ impl State {
         }
         entry.claim.stamp = now;
         let claim = entry.claim.clone();
-        self.end(key, now);
-        if by_caller && let Some(Entry { role: Role::Ending(ending), .. }) = self.claims.get_mut(&key) {
-            let at = ending.sent(now);
-            self.set_timer(key, Some(at));
-        }
+        self.end_as(key, by_caller, now);
         Some(claim)
     }
 
@@ -801,8 +796,13 @@ impl State {
         }
     }
 
-    /// Moves a claim to the to-release set.
+    /// Moves a claim to the to-release set; the thread sends the release.
     fn end(&mut self, key: u64, now: Stamp) {
+        self.end_as(key, false, now);
+    }
+
+    /// Moves a claim to the to-release set; `sent`: its owner sends the release, the thread only if that fails.
+    fn end_as(&mut self, key: u64, sent: bool, now: Stamp) {
         let Some(entry) = self.claims.get_mut(&key) else { return };
         match entry.role {
             Role::Ending(_) => return,
@@ -812,8 +812,10 @@ impl State {
             }
             Role::Trying | Role::Held { .. } => {}
         }
-        entry.role = Role::Ending(Ending::new(entry.claim.ttl, now));
-        self.set_timer(key, Some(now));
+        let mut ending = Ending::new(entry.claim.ttl, now);
+        let at = if sent { ending.sent(now) } else { now };
+        entry.role = Role::Ending(ending);
+        self.set_timer(key, Some(at));
     }
 
     fn forget(&mut self, key: u64) {

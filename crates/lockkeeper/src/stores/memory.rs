@@ -45,6 +45,8 @@ struct Tables {
     slots: HashMap<LockName, Slot>,
     /// The highest token of any slot that was dropped from the map: where a new slot starts.
     token_floor: u64,
+    /// How many slots there may be before those that nobody has touched since they ended are swept out.
+    sweep_slots_at: usize,
     registers: HashMap<LockName, Value>,
     /// How many registers there may be before the forgotten ones are swept out.
     sweep_at: usize,
@@ -114,8 +116,26 @@ impl MemoryStore {
         answer
     }
 
+    /// Forgets names whose holders and tombstones have ended without anybody asking since.
+    fn sweep(tables: &mut Tables, now: Stamp) {
+        if tables.slots.len() < tables.sweep_slots_at {
+            return;
+        }
+        let mut floor = tables.token_floor;
+        tables.slots.retain(|_, slot| {
+            slot.sweep(now);
+            floor = floor.max(slot.token);
+            !slot.is_idle()
+        });
+        tables.token_floor = floor;
+        tables.sweep_slots_at = (tables.slots.len() * 2).max(1024);
+    }
+
     fn batch<T>(&self, claims: &[Claim], act: impl Fn(&mut Slot, &Claim, At) -> Result<T>) -> Vec<Result<T>> {
         let mut tables = lock(&self.shared.tables);
+        if let Some(claim) = claims.first() {
+            Self::sweep(&mut tables, claim.stamp);
+        }
         claims.iter().map(|c| self.step(&mut tables, &c.name, |slot| act(slot, c, self.at(c.stamp)))).collect()
     }
 }
@@ -276,5 +296,25 @@ mod tests {
         let at = store.at(store.shared.clock.now());
         let age = crate::clock::wall_time(at.wall_us).elapsed().unwrap_or_default();
         assert!(age < Duration::from_secs(60), "{age:?}");
+    }
+
+    #[tokio::test]
+    async fn names_that_ended_untouched_are_swept_and_their_tokens_are_not_forgotten() {
+        let store = MemoryStore::new();
+        let claim = |i: u128, at: Stamp| {
+            let name = LockName::new(format!("{i}")).unwrap();
+            Claim::new(name, crate::HolderId::from_u128(i), Duration::from_secs(1), at, Arc::default())
+        };
+        let now = Stamp::from_micros(1);
+        let mut highest = 0;
+        for i in 1..=1024 {
+            match store.try_acquire(&[claim(i, now)]).await.remove(0).unwrap() {
+                Attempt::Granted(grant) => highest = grant.token.get(),
+                other => panic!("{other:?}"),
+            }
+        }
+        let later = claim(5000, now.after(Duration::from_secs(2)));
+        assert!(matches!(store.try_acquire(&[later]).await[0], Ok(Attempt::Granted(g)) if g.token.get() > highest));
+        assert_eq!(lock(&store.shared.tables).slots.len(), 1);
     }
 }

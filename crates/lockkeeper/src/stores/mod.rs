@@ -2,3 +2,5 @@
 
 pub mod memory;
 pub mod slot;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;

@@ -177,7 +177,8 @@ impl Slot {
         self.holders.retain(|h| h.id != claim.holder);
         self.waiters.retain(|w| w.id != claim.holder);
         let found = self.holders.len() + self.waiters.len() < before;
-        if !found && claim.unsettled && self.tomb(claim.holder).is_none() {
+        // Also when something was found: the call that made it may have been a repeat of one still on its way.
+        if claim.unsettled && self.tomb(claim.holder).is_none() {
             let expires = at.now.after(claim.ttl).after(TOMB_EXTRA);
             self.tombs.push(Tomb { id: claim.holder, reason: LossReason::Released, expires });
         }
@@ -244,12 +245,14 @@ impl Slot {
             let token = Token::next(self.token, at.wall_us)?;
             let head = self.waiters.remove(0);
             self.token = token.get();
-            // The lease is the entry's short life: a waiter that died in line costs the others no more than that.
+            // The lease is the entry's short life: a waiter that died in line costs the others no more than that. Not
+            // shorter than the entry: where `now` is the stamp of a call that was delayed, it may be older than the
+            // waiter's own, and the grant is good until that one plus `life` (a_pushed_lease_is_kept_to_its_end).
             self.holders.push(Holder {
                 id: head.id,
                 mode: head.mode,
                 token: token.get(),
-                expires: at.now.after(head.life),
+                expires: at.now.after(head.life).max(head.expires),
                 since_us: at.wall_us,
                 handed: Some(Grant { token, stamp: head.stamp, lease: head.life }),
                 note: head.note,
@@ -259,7 +262,8 @@ impl Slot {
         Ok(())
     }
 
-    fn sweep(&mut self, now: Stamp) {
+    /// Forgets what has ended.
+    pub(crate) fn sweep(&mut self, now: Stamp) {
         self.holders.retain(|h| h.expires > now);
         self.waiters.retain(|w| w.expires > now);
         self.tombs.retain(|t| t.expires > now);
@@ -374,6 +378,17 @@ mod tests {
     }
 
     #[test]
+    fn a_release_that_was_delayed_does_not_shorten_the_lease_it_hands_over() {
+        let mut s = Slot::default();
+        token_of(s.try_acquire(&claim(1, Mode::Exclusive, true, 0), at(0)).unwrap());
+        s.try_acquire(&claim(2, Mode::Exclusive, true, 200), at(200)).unwrap();
+        s.release(&claim(1, Mode::Exclusive, true, 50), at(50)).unwrap();
+        let (_, _, grant) = s.handed().next().unwrap();
+        assert!(s.holders[0].expires >= grant.stamp.after(grant.lease));
+        assert!(matches!(s.try_acquire(&claim(3, Mode::Exclusive, false, 499), at(499)).unwrap(), Attempt::Held(_)));
+    }
+
+    #[test]
     fn a_shared_try_queues_behind_a_waiting_writer() {
         let mut s = Slot::default();
         token_of(s.try_acquire(&claim(1, Mode::Shared, false, 0), at(0)).unwrap());
@@ -393,6 +408,16 @@ mod tests {
         assert_eq!(s.release(&late, at(1)).unwrap(), Release::NotHeld);
         assert_eq!(s.try_acquire(&late, at(2)).unwrap(), Attempt::Cancelled);
         token_of(s.try_acquire(&claim(2, Mode::Exclusive, true, 2), at(2)).unwrap());
+    }
+
+    #[test]
+    fn a_repeat_that_was_granted_and_released_is_not_granted_again_to_its_late_first_call() {
+        let mut s = Slot::default();
+        let mut repeated = claim(1, Mode::Exclusive, true, 0);
+        token_of(s.try_acquire(&repeated, at(1)).unwrap());
+        repeated.unsettled = true;
+        assert_eq!(s.release(&repeated, at(2)).unwrap(), Release::Released);
+        assert_eq!(s.try_acquire(&repeated, at(3)).unwrap(), Attempt::Cancelled);
     }
 
     #[test]

@@ -1,0 +1,224 @@
+//! The command line, in one table: parsing, `--help`, completions and the manual come from it.
+
+use crate::exit::{CODES, Failure};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use lockkeeper::Token;
+use std::ffi::OsString;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  cron: skip this time if the last one is still busy, and send no mail about it
+    */5 * * * *  lockkeeper run -n --busy-code 0 reports -- /usr/local/bin/make-reports
+  deploy: wait up to ten minutes for a deployment under way, and stop after an hour
+    lockkeeper run -w 10m --max-hold 1h --label \"$USER\" deploy/shop -- ./deploy.sh
+  systemd: only one of several units or machines does the work
+    ExecStart=/usr/bin/lockkeeper run --store ${STORE} nightly -- /usr/local/bin/nightly
+  semaphore: at most four encoders at once
+    lockkeeper run --permits 4 encoders -- ffmpeg -i in.mkv out.mp4
+";
+
+/// Runs commands under locks that processes and machines share.
+#[derive(Debug, Parser)]
+#[command(name = "lockkeeper", version, after_help = after_help(), disable_help_subcommand = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// Where the locks live: a URL such as sqlite:/srv/locks.db, or "local" for this machine's own file.
+    ///
+    /// Without it: LOCKKEEPER_STORE, then the file named by LOCKKEEPER_STORE_FILE, then `store = "URL"` in
+    /// ~/.config/lockkeeper/config.toml or /etc/lockkeeper/config.toml, then the local file.
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) store: Option<String>,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command while holding a lock.
+    #[command(after_help = after_help())]
+    Run(RunArgs),
+    /// List the locks that are held or waited for.
+    Ls {
+        /// Only names that begin with this.
+        prefix: Option<OsString>,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show who holds one lock, and who waits for it, in order.
+    Show {
+        /// The lock.
+        name: OsString,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a lock away from its holder.
+    ///
+    /// The holder's command is stopped as soon as its lockkeeper notices; until then it may still be at work, so its
+    /// writes must be fenced by the token. Exits 1 when nobody holds the lock with that token (any more).
+    Break {
+        /// The lock.
+        name: OsString,
+        /// The token of the holder to remove, as `show` prints it.
+        #[arg(long, value_name = "N", value_parser = token)]
+        token: Token,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a completion script for a shell.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, of one command if it is named.
+    Man {
+        /// run, ls, show, break, completions or man.
+        command: Option<String>,
+    },
+}
+
+/// What `run` is told.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Do not wait: exit 75 at once when somebody else holds the lock.
+    #[arg(short = 'n', long, conflicts_with = "wait")]
+    pub(crate) nonblock: bool,
+    /// Wait at most this long, such as 10s or 5m, then exit 75 [default: for ever].
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+    /// How long the lock outlives this process if it dies; renewed while it lives.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub(crate) ttl: Duration,
+    /// Stop the command before it has held the lock this long [default: no limit].
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) max_hold: Option<Duration>,
+    /// Share the lock with other --shared holders.
+    #[arg(short, long, conflicts_with = "permits")]
+    pub(crate) shared: bool,
+    /// Take one of N permits: at most N at once. Everybody must name the same N.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) permits: Option<u32>,
+    /// A few words that others see while the lock is held.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub(crate) label: String,
+    /// The exit code when the lock is held by somebody else.
+    #[arg(long, value_name = "N", default_value_t = crate::exit::BUSY)]
+    pub(crate) busy_code: u8,
+    /// Tell what happens as JSON lines on stderr instead of sentences.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The lock: 1 to 512 bytes, such as billing/invoices.
+    pub(crate) name: OsString,
+    /// The command and its arguments, after "--". It finds LOCKKEEPER_TOKEN and others in its environment.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) cmd: Vec<OsString>,
+}
+
+fn after_help() -> String {
+    format!("{EXAMPLES}\n{CODES}")
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    lockkeeper::duration::parse(text).map_err(|e| e.message().to_owned())
+}
+
+fn token(text: &str) -> Result<Token, String> {
+    let number = text.parse().map_err(|_| "a token is a whole number, as `show` prints it".to_owned())?;
+    Token::new(number).map_err(|e| e.message().to_owned())
+}
+
+/// The whole table.
+pub(crate) fn table() -> clap::Command {
+    Cli::command()
+}
+
+/// What parsing leads to.
+pub(crate) enum Parsed {
+    /// A command to carry out.
+    Cli(Box<Cli>),
+    /// Text that was asked for: help or the version.
+    Text(String),
+}
+
+/// Reads the command line.
+pub(crate) fn parse(argv: &[OsString]) -> Result<Parsed, Failure> {
+    match Cli::try_parse_from(argv) {
+        Ok(cli) => Ok(Parsed::Cli(Box::new(cli))),
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                let text = error.render();
+                Ok(Parsed::Text(if crate::output::colours() { text.ansi().to_string() } else { text.to_string() }))
+            }
+            _ => Err(Failure::usage(sentence(&error, argv))),
+        },
+    }
+}
+
+/// One sentence instead of clap's paragraph.
+fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
+    let is_run = argv.iter().skip(1).any(|a| a == "run");
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(s)) => lockkeeper::name::escape(s.as_bytes()),
+        Some(ContextValue::Strings(s)) => lockkeeper::name::escape(s.join(", ").as_bytes()),
+        _ => String::new(),
+    };
+    let arg = context(ContextKind::InvalidArg);
+    match error.kind() {
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            "say what to do: run, ls, show, break, completions or man; see lockkeeper --help".to_owned()
+        }
+        ErrorKind::MissingRequiredArgument if is_run && arg.contains("<CMD>") => {
+            let missing = if arg.contains("NAME") { "a lock name and a command are" } else { "the command is" };
+            format!("{missing} missing; write: lockkeeper run NAME -- CMD…")
+        }
+        ErrorKind::MissingRequiredArgument => format!("{arg} is missing; see --help"),
+        ErrorKind::UnknownArgument if is_run && !arg.starts_with('-') && !argv.iter().any(|a| a == "--") => {
+            format!("'{arg}' is one word too many; the command goes after --: lockkeeper run NAME -- CMD…")
+        }
+        ErrorKind::UnknownArgument => format!("'{arg}' is not known here; see --help"),
+        ErrorKind::InvalidSubcommand => {
+            let word = context(ContextKind::InvalidSubcommand);
+            format!("'{word}' is not a command; known are run, ls, show, break, completions and man")
+        }
+        ErrorKind::ArgumentConflict => {
+            format!("{arg} cannot be used together with {}", context(ContextKind::PriorArg))
+        }
+        ErrorKind::ValueValidation => match std::error::Error::source(error) {
+            Some(why) => format!("{arg}: {why}"),
+            None => format!("{arg}: '{}' is not valid", context(ContextKind::InvalidValue)),
+        },
+        ErrorKind::InvalidValue if context(ContextKind::InvalidValue).is_empty() => {
+            format!("{arg} needs a value")
+        }
+        ErrorKind::InvalidValue => {
+            let known = context(ContextKind::ValidValue);
+            format!("{arg}: '{}' is not one of {known}", context(ContextKind::InvalidValue))
+        }
+        _ => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or("the command line is wrong");
+            lockkeeper::name::escape(line.trim_start_matches("error: ").as_bytes())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_consistent() {
+        table().debug_assert();
+    }
+
+    #[test]
+    fn a_lone_dash_dash_is_not_enough() {
+        let argv: Vec<OsString> = ["lockkeeper", "run", "a", "--"].map(Into::into).into();
+        let failure = parse(&argv).err().unwrap();
+        assert!(failure.text.starts_with("the command is missing"), "{}", failure.text);
+    }
+}

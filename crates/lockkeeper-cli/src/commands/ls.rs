@@ -1,0 +1,77 @@
+//! `ls`: the locks that are held or waited for, as a table for people or one object for programs.
+
+use crate::exit::Failure;
+use crate::{output, store};
+use lockkeeper::name::escape;
+use lockkeeper::store::Record;
+use serde_json::json;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use unicode_width::UnicodeWidthStr;
+
+const COLUMNS: [&str; 8] = ["NAME", "MODE", "HOLDER", "LABEL", "TOKEN", "HELD FOR", "ENDS IN", "WAITERS"];
+/// Columns from here on are aligned to the right.
+const FIRST_NUMBER: usize = 4;
+
+pub(crate) async fn ls(store: Option<&str>, prefix: Option<OsString>, json: bool) -> Result<u8, Failure> {
+    let chosen = store::choose(store)?;
+    let keeper = chosen.connect().await?;
+    let prefix = prefix.map(OsStringExt::into_vec).unwrap_or_default();
+    let mut records = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = keeper.list(&prefix, cursor).await?;
+        records.extend(page.records);
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if json {
+        let locks: Vec<_> = records.iter().map(output::record_json).collect();
+        output::print_json(&json!({ "v": output::JSON_VERSION, "locks": locks }))?;
+    } else if records.is_empty() {
+        output::say("no lock is held or waited for");
+    } else {
+        output::print(&table(&records))?;
+    }
+    Ok(0)
+}
+
+/// A line per holder; a lock that is only waited for has one line too.
+fn table(records: &[Record]) -> String {
+    let mut rows = vec![COLUMNS.map(str::to_owned)];
+    let dash = || "-".to_owned();
+    for record in records {
+        let (name, waiting) = (record.name.to_string(), record.waiting.to_string());
+        if record.holders.is_empty() {
+            rows.push([name, dash(), dash(), dash(), dash(), dash(), dash(), waiting]);
+            continue;
+        }
+        for holder in &record.holders {
+            let note = holder.note.as_ref();
+            rows.push([
+                name.clone(),
+                holder.mode.to_string(),
+                note.map_or_else(|| "?".to_owned(), |n| format!("{} (pid {})", escape(n.host.as_bytes()), n.pid)),
+                note.filter(|n| !n.label.is_empty()).map_or_else(dash, |n| escape(n.label.as_bytes())),
+                holder.token.map_or_else(dash, |t| t.to_string()),
+                output::short(output::age(holder.since)),
+                output::short(holder.remaining),
+                waiting.clone(),
+            ]);
+        }
+    }
+    let widths: [usize; 8] = std::array::from_fn(|i| rows.iter().map(|row| row[i].width()).max().unwrap_or(0));
+    let mut text = String::new();
+    for (i, row) in rows.iter().enumerate() {
+        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
+            let pad = " ".repeat(width - cell.width());
+            if column < FIRST_NUMBER { format!("{cell}{pad}") } else { format!("{pad}{cell}") }
+        });
+        let line = cells.collect::<Vec<_>>().join("  ");
+        text += &if i == 0 { output::bold(&line) } else { line };
+        text.push('\n');
+    }
+    text
+}

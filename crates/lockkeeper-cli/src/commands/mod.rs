@@ -1,0 +1,8 @@
+//! One file per command.
+
+pub(crate) mod break_lock;
+pub(crate) mod completions;
+pub(crate) mod ls;
+pub(crate) mod man;
+pub(crate) mod run;
+pub(crate) mod show;

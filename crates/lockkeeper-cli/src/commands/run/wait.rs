@@ -1,0 +1,153 @@
+//! Taking the lock, and telling meanwhile who holds it: a live line on a terminal, sentences elsewhere.
+
+use super::events::Voice;
+use super::signals::Signals;
+use crate::args::RunArgs;
+use crate::exit::Failure;
+use crate::output;
+use lockkeeper::store::Record;
+use lockkeeper::{ErrorKind, Guard, Keeper, Lock, LockName, Mode, Result};
+use serde_json::json;
+use std::io::{IsTerminal, Write};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+/// Waiting shorter than this is not worth a word.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often a waiter in a log says that it is still there.
+const REMINDER: Duration = Duration::from_secs(60);
+
+/// How taking the lock ended.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Got(Guard),
+    Busy,
+    Signalled(u8),
+}
+
+/// Takes the lock.
+pub(super) async fn acquire(
+    keeper: &Keeper,
+    lock: &Lock,
+    name: &LockName,
+    args: &RunArgs,
+    voice: &Voice,
+    signals: &mut Signals,
+) -> Result<Answer, Failure> {
+    let started = Instant::now();
+    let line = Line { shown: std::cell::Cell::new(false), live: !voice.json && std::io::stderr().is_terminal() };
+    let mut taking = pin!(lock.acquire());
+    let mut look = Box::pin(inspect(keeper, name, PATIENCE));
+    let pause = if line.live { PATIENCE } else { REMINDER };
+    let taken = loop {
+        tokio::select! {
+            biased;
+            taken = &mut taking => break taken,
+            number = signals.ending() => {
+                line.clear();
+                voice.tell("interrupted", "", json!({ "name": name.to_string(), "signal": number }));
+                return Ok(Answer::Signalled(number));
+            }
+            seen = &mut look => {
+                tell(&line, voice, name, &seen, started.elapsed());
+                look = Box::pin(inspect(keeper, name, pause));
+            }
+        }
+    };
+    line.clear();
+    match taken {
+        Ok(guard) => {
+            acquired(voice, &guard, started.elapsed());
+            Ok(Answer::Got(guard))
+        }
+        Err(error) if error.kind() == ErrorKind::Busy => {
+            let by = error.held().map_or_else(|| "somebody else".to_owned(), ToString::to_string);
+            let after = match args.wait {
+                Some(wait) if !args.nonblock => format!("still held after {}", lockkeeper::duration::short(wait)),
+                _ => "held".to_owned(),
+            };
+            let fields = json!({
+                "name": name.to_string(),
+                "host": error.held().and_then(|h| h.holder.as_ref()).map(|n| lockkeeper::name::escape(n.host.as_bytes())),
+                "pid": error.held().and_then(|h| h.holder.as_ref()).map(|n| n.pid),
+                "label": error.held().and_then(|h| h.holder.as_ref()).map(|n| lockkeeper::name::escape(n.label.as_bytes())),
+                "remaining_ms": error.held().and_then(|h| h.remaining).map(output::ms),
+                "code": args.busy_code,
+            });
+            voice.tell("busy", &format!("'{name}' is {after} by {by}"), fields);
+            Ok(Answer::Busy)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn acquired(voice: &Voice, guard: &Guard, waited: Duration) {
+    let lease = guard.lease();
+    let token = matches!(lease.mode(), Mode::Exclusive).then(|| guard.token().get());
+    let fields = json!({
+        "name": guard.name().to_string(),
+        "mode": output::mode_word(lease.mode()),
+        "token": token,
+        "ttl_ms": output::ms(lease.ttl()),
+        "waited_ms": output::ms(waited),
+    });
+    voice.tell("acquired", "", fields);
+}
+
+/// Looks at the lock after a pause: for people, the claim itself does not depend on it.
+async fn inspect(keeper: &Keeper, name: &LockName, pause: Duration) -> Result<Option<Record>> {
+    tokio::time::sleep(pause).await;
+    keeper.inspect(name).await
+}
+
+fn tell(line: &Line, voice: &Voice, name: &LockName, seen: &Result<Option<Record>>, waited: Duration) {
+    let seen_record = seen.as_ref().ok().and_then(Option::as_ref);
+    let by = match (seen, seen_record) {
+        (_, Some(record)) => format!("held by {}", output::holders(record)),
+        (Err(error), _) => format!("out of sight ({error})"),
+        _ => "about to be free".to_owned(),
+    };
+    let place = seen_record.and_then(place).map_or_else(String::new, |(i, n)| format!("place {i} of {n} in line; "));
+    if line.live {
+        // What matters most comes first: a narrow terminal cuts the end off.
+        let by = by.replace(" unless renewed", "");
+        return line.show(&format!("{place}waiting {} for '{name}', {by}", lockkeeper::duration::short(waited)));
+    }
+    let text = format!("{place}waiting for '{name}', {by}");
+    let record = seen_record.map(output::record_json);
+    voice.tell("waiting", &text, json!({ "name": name.to_string(), "waited_ms": output::ms(waited), "lock": record }));
+}
+
+/// Our place in line and the line's length: a waiter with our process id on our machine is us.
+fn place(record: &Record) -> Option<(usize, u32)> {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    let us = |note: &lockkeeper::Note| note.pid == std::process::id() && note.host == host;
+    let at = record.waiters.iter().position(|w| w.note.as_ref().is_some_and(us))?;
+    Some((at + 1, record.waiting))
+}
+
+/// A line that is written over again and again.
+struct Line {
+    live: bool,
+    shown: std::cell::Cell<bool>,
+}
+
+impl Line {
+    fn show(&self, text: &str) {
+        let stderr = std::io::stderr();
+        let columns = rustix::termios::tcgetwinsize(&stderr).map_or(0, |size| usize::from(size.ws_col));
+        let columns = if columns == 0 { 80 } else { columns };
+        // One column is left free: a full line would scroll on some terminals.
+        let room = columns.max(20).saturating_sub("lockkeeper: ".len() + 1);
+        let text: String = text.chars().take(room).collect();
+        let _ = write!(stderr.lock(), "\r\x1b[Klockkeeper: {text}");
+        self.shown.set(true);
+    }
+
+    fn clear(&self) {
+        if self.shown.replace(false) {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! How the program ends when a command of its own fails: one sentence and one code.
+
+use lockkeeper::{Error, ErrorKind};
+
+/// The command line could not be understood: `EX_USAGE`.
+pub(crate) const USAGE: u8 = 64;
+/// A setting or the surroundings cannot work: `EX_CONFIG`.
+pub(crate) const CONFIG: u8 = 78;
+/// The machine refused something that should work: `EX_OSERR`.
+pub(crate) const SYSTEM: u8 = 71;
+/// The lock is held by somebody else.
+pub(crate) const BUSY: u8 = 75;
+/// The lock was lost, or about to be, so the command was stopped.
+pub(crate) const LOST: u8 = 76;
+/// The command exists but cannot be executed, as shells say it.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// The command does not exist, as shells say it.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// Ended by a signal: this plus its number.
+pub(crate) const SIGNALLED: u8 = 128;
+/// `break`: nobody holds the lock with that token.
+pub(crate) const NOT_HELD: u8 = 1;
+
+/// Shown at the end of every `--help`.
+pub(crate) const CODES: &str = "\
+Exit codes:
+  the command's own; 128+N when signal N ended it; 127 not found; 126 not executable
+   64  the command line is wrong, or the store cannot do that
+   69  the store does not answer
+   70  the store holds something unexpected
+   75  the lock is held by somebody else (run: --busy-code N sets another)
+   76  the lock was lost, or about to be, and the command was stopped
+   77  the store refused access
+   78  a setting cannot work
+  130  Ctrl-C while waiting (128+N for other signals)";
+
+/// Why a command of ours failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The exit code.
+    pub(crate) code: u8,
+    /// The word for machines.
+    pub(crate) kind: &'static str,
+    /// One sentence for people.
+    pub(crate) text: String,
+}
+
+impl Failure {
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self { code: USAGE, kind: "usage", text: text.into() }
+    }
+
+    pub(crate) fn config(text: impl Into<String>) -> Self {
+        Self { code: CONFIG, kind: ErrorKind::InvalidConfig.as_str(), text: text.into() }
+    }
+
+    pub(crate) fn system(text: impl Into<String>) -> Self {
+        Self { code: SYSTEM, kind: "system", text: text.into() }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { code: error.kind().exit_code(), kind: error.kind().as_str(), text: error.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_the_library_is_the_one_in_the_help() {
+        assert_eq!((ErrorKind::Busy.exit_code(), ErrorKind::Lost.exit_code()), (BUSY, LOST));
+        assert_eq!((ErrorKind::InvalidName.exit_code(), ErrorKind::InvalidConfig.exit_code()), (USAGE, CONFIG));
+        for kind in [ErrorKind::Busy, ErrorKind::Lost, ErrorKind::Unavailable, ErrorKind::Denied, ErrorKind::Foreign] {
+            assert!(CODES.contains(&format!("   {}  ", kind.exit_code())), "{kind:?}");
+        }
+    }
+}

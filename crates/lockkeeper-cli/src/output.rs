@@ -1,0 +1,141 @@
+//! Everything that is printed: sentences on stderr, tables and objects on stdout.
+
+use crate::exit::Failure;
+use lockkeeper::name::escape;
+use lockkeeper::store::{HolderRecord, Record, WaiterRecord};
+use lockkeeper::{LockName, Mode, Note};
+use serde_json::{Value, json};
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The version of every JSON object; grows when a field changes its meaning.
+pub(crate) const JSON_VERSION: u32 = 1;
+
+/// One sentence on stderr. A closed stderr is not worth failing for.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "lockkeeper: {text}");
+}
+
+/// Text on stdout.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match written {
+        // The reader (`head`, say) has seen enough.
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|e| Failure::system(format!("cannot write the output: {e}"))),
+    }
+}
+
+/// One object on stdout.
+pub(crate) fn print_json(object: &Value) -> Result<(), Failure> {
+    print(&format!("{object}\n"))
+}
+
+/// Whether stdout may be coloured.
+pub(crate) fn colours() -> bool {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    wanted && std::env::var_os("TERM").is_none_or(|t| t != "dumb") && std::io::stdout().is_terminal()
+}
+
+/// Bold on a terminal.
+pub(crate) fn bold(text: &str) -> String {
+    if colours() { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// `3.2s`, or `-` when it is not known.
+pub(crate) fn short(duration: Option<Duration>) -> String {
+    duration.map_or_else(|| "-".to_owned(), lockkeeper::duration::short)
+}
+
+/// How long something has lasted by the wall clock.
+pub(crate) fn age(since: Option<SystemTime>) -> Option<Duration> {
+    since.map(|s| s.elapsed().unwrap_or_default())
+}
+
+/// Who, for people.
+pub(crate) fn who(note: Option<&Note>) -> String {
+    note.map_or_else(|| "another holder".to_owned(), Note::to_string)
+}
+
+/// Who holds a lock and for how long, in one phrase.
+pub(crate) fn holders(record: &Record) -> String {
+    let Some(first) = record.holders.first() else { return "nobody".to_owned() };
+    let mut text = who(first.note.as_ref());
+    if let Some(age) = age(first.since) {
+        text += &format!(" for {}", lockkeeper::duration::short(age));
+    }
+    if let Some(left) = first.remaining {
+        text += &format!(", lease ends in {} unless renewed", lockkeeper::duration::short(left));
+    }
+    match record.holders.len() {
+        1 => text,
+        n => format!("{text}, and {} more", n - 1),
+    }
+}
+
+/// A lock as an object.
+pub(crate) fn record_json(record: &Record) -> Value {
+    json!({
+        "name": record.name.to_string(),
+        "holders": record.holders.iter().map(holder_json).collect::<Vec<_>>(),
+        "waiting": record.waiting,
+        "waiters": record.waiters.iter().map(waiter_json).collect::<Vec<_>>(),
+    })
+}
+
+/// A holder as an object.
+pub(crate) fn holder_json(holder: &HolderRecord) -> Value {
+    json!({
+        "mode": mode_word(holder.mode),
+        "limit": limit(holder.mode),
+        "host": holder.note.as_ref().map(|n| escape(n.host.as_bytes())),
+        "pid": holder.note.as_ref().map(|n| n.pid),
+        "label": holder.note.as_ref().map(|n| escape(n.label.as_bytes())),
+        "token": holder.token.map(lockkeeper::Token::get),
+        "since_ms": holder.since.map(wall_ms),
+        "held_ms": age(holder.since).map(ms),
+        "remaining_ms": holder.remaining.map(ms),
+    })
+}
+
+fn waiter_json(waiter: &WaiterRecord) -> Value {
+    json!({
+        "mode": mode_word(waiter.mode),
+        "limit": limit(waiter.mode),
+        "host": waiter.note.as_ref().map(|n| escape(n.host.as_bytes())),
+        "pid": waiter.note.as_ref().map(|n| n.pid),
+        "label": waiter.note.as_ref().map(|n| escape(n.label.as_bytes())),
+    })
+}
+
+/// The mode's word for machines.
+pub(crate) fn mode_word(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Exclusive => "exclusive",
+        Mode::Shared => "shared",
+        Mode::Permit { .. } => "permit",
+        _ => "other",
+    }
+}
+
+fn limit(mode: Mode) -> Option<u32> {
+    match mode {
+        Mode::Permit { limit } => Some(limit),
+        _ => None,
+    }
+}
+
+/// Milliseconds as JSON numbers have them.
+pub(crate) fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn wall_ms(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, ms)
+}
+
+/// A name from the command line.
+pub(crate) fn lock_name(name: &std::ffi::OsStr) -> Result<LockName, Failure> {
+    Ok(LockName::new(std::os::unix::ffi::OsStrExt::as_bytes(name))?)
+}

@@ -1,0 +1,89 @@
+//! A place of a test's own: a directory with a store in it, and the real program.
+#![allow(dead_code, reason = "every test file uses its own part of it")]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use testkit::{Ended, Proc, SOON, TempDir, found};
+
+pub(crate) struct Place {
+    pub(crate) dir: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self { dir: TempDir::new() }
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.dir.join("locks.db")
+    }
+
+    /// The program with its store, in the directory, with nothing of the surroundings.
+    pub(crate) fn lockkeeper(&self, args: &[&str]) -> Command {
+        let mut command = self.bare(args);
+        command.env("LOCKKEEPER_STORE", format!("sqlite:{}", self.file().display()));
+        command
+    }
+
+    /// The same without a store.
+    pub(crate) fn bare(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
+        command.args(args).current_dir(self.dir.path()).env_clear();
+        command
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.dir.path())
+            .env("LOCKKEEPER_TEST_ETC", self.dir.join("etc"))
+            .env("LOCKKEEPER_TEST_SYSTEM_DIR", self.dir.join("absent/system"));
+        command
+    }
+
+    pub(crate) fn start(&self, args: &[&str]) -> Proc {
+        Proc::start(&mut self.lockkeeper(args))
+    }
+
+    pub(crate) fn ends(&self, args: &[&str]) -> Ended {
+        self.start(args).wait()
+    }
+
+    /// A holder whose command runs until the file `go` exists; returns once it holds.
+    pub(crate) fn holder(&self, name: &str, options: &[&str]) -> Proc {
+        let script =
+            "echo $LOCKKEEPER_TOKEN > token; echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; date +%s%N > end";
+        let args = [&["run"], options, &[name, "--", "sh", "-c", script]].concat();
+        let holder = self.start(&args);
+        self.text("pid");
+        holder
+    }
+
+    /// The text of a file, once it is there.
+    pub(crate) fn text(&self, file: &str) -> String {
+        found(SOON, file, || self.dir.read(file))
+    }
+
+    pub(crate) fn number(&self, file: &str) -> i64 {
+        self.text(file).parse().expect("a number")
+    }
+
+    /// Waits until so many wait for a lock.
+    pub(crate) fn until_waiting(&self, name: &str, n: u64) {
+        let end = Instant::now() + SOON;
+        loop {
+            let shown = self.ends(&["show", name, "--json"]);
+            if shown.stdout.contains(&format!("\"waiting\":{n}")) {
+                return;
+            }
+            assert!(Instant::now() < end, "{n} never waited: {} {}", shown.stdout, shown.stderr);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// One sentence on stderr, nothing on stdout.
+#[track_caller]
+pub(crate) fn one_sentence(ended: &Ended, code: i32, part: &str) {
+    assert_eq!(ended.code, Some(code), "{ended:?}");
+    assert_eq!(ended.stdout, "", "{ended:?}");
+    assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    assert!(ended.stderr.starts_with("lockkeeper: ") && ended.stderr.contains(part), "{part:?} is not in {ended:?}");
+}

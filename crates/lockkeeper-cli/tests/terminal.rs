@@ -1,0 +1,128 @@
+//! `run` on a terminal: the command can read it, Ctrl-C and Ctrl-Z reach it, and the shell gets it back.
+
+mod common;
+
+use common::Place;
+use std::process::Command;
+use testkit::{Pty, SOON, eventually, is_alive, is_stopped};
+
+#[test]
+fn the_command_reads_from_the_terminal() {
+    let place = Place::new();
+    let mut pty = Pty::start(&place.lockkeeper(&["run", "x", "--", "sh", "-c", "echo ready; read a; echo got $a"]));
+    pty.shows("ready");
+    pty.type_in("hello\n");
+    pty.shows("got hello");
+    assert_eq!(pty.wait(), 0, "{}", pty.screen());
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_gives_130() {
+    let place = Place::new();
+    let mut pty =
+        Pty::start(&place.lockkeeper(&["run", "x", "--", "sh", "-c", "echo $$ > pid; echo ready; exec sleep 100"]));
+    pty.shows("ready");
+    pty.type_in("\x03");
+    assert_eq!(pty.wait(), 130, "{}", pty.screen());
+    assert!(!is_alive(place.number("pid").try_into().unwrap()));
+}
+
+#[test]
+fn a_live_line_shows_the_holder_and_ctrl_c_ends_the_wait() {
+    let place = Place::new();
+    let holder = place.holder("job", &[]);
+    let mut pty = Pty::start(&place.lockkeeper(&["run", "job", "--", "true"]));
+    pty.shows(" for 'job', held by ");
+    assert!(pty.screen().contains("\r\x1b[Klockkeeper: place 1 of 1 in line; waiting "), "{:?}", pty.screen());
+    pty.type_in("\x03");
+    assert_eq!(pty.wait(), 130);
+    assert!(pty.screen().trim_end_matches("^C").ends_with("\r\x1b[K"), "cleared: {:?}", pty.screen());
+    drop(holder);
+}
+
+/// An interactive shell in the place.
+fn shell(place: &Place) -> Pty {
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "--noprofile", "--noediting", "-i"]).current_dir(place.dir.path()).env_clear();
+    for (key, value) in place.lockkeeper(&[]).get_envs() {
+        bash.env(key, value.unwrap_or_default());
+    }
+    bash.env("PS1", "ready> ").env("LK", env!("CARGO_BIN_EXE_lockkeeper")).env("TERM", "dumb");
+    let pty = Pty::start(&bash);
+    pty.shows("ready> ");
+    pty
+}
+
+#[test]
+fn ctrl_z_stops_both_and_fg_goes_on() {
+    let place = Place::new();
+    let mut pty = shell(&place);
+    pty.type_in("$LK run x -- sh -c 'echo $$ > pid; echo run''ning; read a; echo got $a; exit 7'\n");
+    pty.shows("running");
+    let command: i32 = place.number("pid").try_into().unwrap();
+    pty.type_in("\x1a");
+    pty.shows("Stopped");
+    eventually(SOON, "the command is stopped", || is_stopped(command));
+    pty.type_in("echo shell has it''\n");
+    pty.shows("\nshell has it");
+    pty.type_in("fg\n");
+    eventually(SOON, "the command goes on", || !is_stopped(command));
+    pty.type_in("words\n");
+    pty.shows("got words");
+    pty.type_in("echo code=$?\n");
+    pty.shows("code=7");
+    pty.type_in("exit 0\n");
+    assert_eq!(pty.wait(), 0, "{}", pty.screen());
+}
+
+#[test]
+fn after_ctrl_z_past_the_ttl_fg_kills_the_command_instead_of_continuing_it() {
+    let place = Place::new();
+    let mut pty = shell(&place);
+    pty.type_in(
+        "$LK run --ttl 1s x -- sh -c 'echo $$ > pid; echo run''ning; sleep 0.3; while :; do echo on >> on; done'\n",
+    );
+    pty.shows("running");
+    let command: i32 = place.number("pid").try_into().unwrap();
+    pty.type_in("\x1a");
+    pty.shows("Stopped");
+    eventually(SOON, "the command is stopped", || is_stopped(command));
+    let before = place.dir.read("on");
+    assert_eq!(place.ends(&["run", "-w", "20s", "x", "--", "true"]).code, Some(0), "another one takes it");
+    pty.type_in("fg\n");
+    pty.shows("was lost");
+    pty.type_in("echo code=$?\n");
+    pty.shows("code=76");
+    assert!(!is_alive(command));
+    assert_eq!(place.dir.read("on"), before, "the command did not go on");
+    pty.type_in("exit 0\n");
+    pty.wait();
+}
+
+#[test]
+fn in_a_pipeline_the_other_end_keeps_the_terminal() {
+    let place = Place::new();
+    let mut pty = shell(&place);
+    // The reader asks the terminal itself, as a pager does, while the command runs.
+    pty.type_in("$LK run x -- sh -c 'echo from-command; sleep 0.2' | sh -c 'read a; echo as''king; read b < /dev/tty; echo $a and $b'\n");
+    pty.shows("asking");
+    pty.type_in("keys\n");
+    pty.shows("from-command and keys");
+    pty.type_in("exit 0\n");
+    assert_eq!(pty.wait(), 0, "{}", pty.screen());
+}
+
+#[test]
+fn in_a_script_the_command_gets_the_terminal_when_it_asks() {
+    let place = Place::new();
+    let mut pty = shell(&place);
+    place.dir.write("script", "$LK run x -- sh -c 'echo as''king; read a; echo got $a'\nread b\necho script $b\n");
+    pty.type_in("sh script\n");
+    pty.shows("asking");
+    pty.type_in("one\n");
+    pty.shows("got one");
+    pty.type_in("two\n");
+    pty.shows("script two");
+    pty.type_in("exit 0\n");
+    assert_eq!(pty.wait(), 0, "{}", pty.screen());
+}

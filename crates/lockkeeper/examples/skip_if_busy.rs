@@ -1,0 +1,34 @@
+//! cargo run -p lockkeeper --example skip_if_busy
+//!
+//! A job that several machines start at once: one does it, the others say who does and go home.
+
+#![allow(clippy::print_stdout, reason = "an example")]
+
+use lockkeeper::{Error, ErrorKind, Keeper};
+use std::time::Duration;
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let first = Keeper::builder("memory:jobs").label("machine 1").connect().await?;
+    let second = Keeper::builder("memory:jobs").label("machine 2").connect().await?;
+
+    // Being held is not an error: `try_acquire` answers `None`. An outage is an error, so it cannot pass for "busy".
+    let Some(guard) = first.lock("nightly-report").try_acquire().await? else { return Ok(()) };
+    println!("machine 1: doing the report");
+    match second.lock("nightly-report").try_acquire().await? {
+        Some(_) => unreachable!("machine 1 has it"),
+        None => println!("machine 2: skipped"),
+    }
+
+    // Whoever wants to know by whom it is held waits, for a while or not at all, and reads the error.
+    let error = second.lock("nightly-report").wait(Duration::from_millis(50)).acquire().await.expect_err("held");
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    let label = error.held().and_then(|held| held.holder.as_ref()).map(|who| who.label.clone());
+    assert_eq!(label.as_deref(), Some("machine 1"));
+    println!("machine 2: {error}");
+
+    guard.release().await?;
+    let done = second.lock("nightly-report").with(async |lease| Ok::<_, Error>(lease.token())).await?;
+    println!("machine 2: the next run got token {done}");
+    Ok(())
+}

@@ -1,0 +1,256 @@
+//! What the cases are written with: fresh names, claims driven one call at a time, and waiting without luck.
+
+use super::Subject;
+use crate::clock::{Stamp, system_now};
+use crate::store::{Attempt, Claim, Grant, Held, LossReason, Mode, Note, Release, Renewal, Store, StoreInfo};
+use crate::{HolderId, LockName, Result, Token};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a condition that takes time is looked at.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What a machine under load may take on top of what the contract allows.
+const SLACK: Duration = Duration::from_secs(10);
+
+/// A TTL that does not end within a case.
+pub(super) fn long(info: &StoreInfo) -> Duration {
+    Duration::from_secs(60).clamp(info.ttl_floor, info.ttl_ceiling)
+}
+
+/// A TTL whose end a case waits for.
+pub(super) fn short(info: &StoreInfo) -> Duration {
+    Duration::from_millis(300).clamp(info.ttl_floor, info.ttl_ceiling)
+}
+
+/// How long to wait for the end of a lease before giving up.
+pub(super) fn patience(info: &StoreInfo, lease: Duration) -> Duration {
+    lease + info.hand_over_slack + SLACK
+}
+
+/// By how much two clocks may disagree about the end of a lease: the engine's own allowance.
+pub(super) fn drift(lease: Duration) -> Duration {
+    lease / 100 + Duration::from_millis(2)
+}
+
+/// `N` keepers' instances over the same locks, and what the store declares.
+pub(super) async fn open<const N: usize>(subject: &dyn Subject) -> (StoreInfo, [Arc<dyn Store>; N]) {
+    let mut stores = Vec::with_capacity(N);
+    for _ in 0..N {
+        stores.push(subject.open().await);
+    }
+    let Ok(stores) = <[Arc<dyn Store>; N]>::try_from(stores) else { unreachable!("N were opened") };
+    (stores[0].info(), stores)
+}
+
+/// Sixteen random digits.
+pub(super) fn nonce() -> String {
+    fresh_holder().to_hex()[..16].to_owned()
+}
+
+pub(super) fn fresh_holder() -> HolderId {
+    HolderId::random().expect("the system's random source")
+}
+
+pub(super) fn name(bytes: impl AsRef<[u8]>) -> LockName {
+    LockName::new(bytes).expect("a valid name")
+}
+
+/// A name nobody has used before.
+pub(super) fn fresh_name(tag: &str) -> LockName {
+    name(format!("conformance/{tag}/{}", nonce()))
+}
+
+pub(super) fn token(number: u64) -> Token {
+    Token::new(number).expect("a valid token")
+}
+
+/// Sleeps until the clock has reached `at`.
+pub(super) async fn sleep_until(at: Stamp) {
+    while system_now() < at {
+        tokio::time::sleep(at.since(system_now()) + Duration::from_millis(1)).await;
+    }
+}
+
+/// Asks until there is an answer; panics after `limit`.
+pub(super) async fn eventually<T>(what: &str, limit: Duration, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let end = system_now().after(limit);
+    loop {
+        let last = system_now() >= end;
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(!last, "{what}: not within {limit:?}");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// How a round that races against a short lease ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Round {
+    Done,
+    /// The machine was slower than the lease, so the round proves nothing.
+    Spoiled,
+}
+
+/// Repeats a round with longer and longer leases until one was not spoiled.
+pub(super) async fn unspoiled(info: &StoreInfo, mut round: impl AsyncFnMut(Duration) -> Round) {
+    let mut ttl = short(info);
+    for _ in 0..7 {
+        if round(ttl).await == Round::Done {
+            return;
+        }
+        ttl = (ttl * 2).min(info.ttl_ceiling);
+    }
+    panic!("the machine was too slow even for a lease of {ttl:?}");
+}
+
+/// The only answer to a batch of one.
+pub(super) fn one<T>(mut answers: Vec<Result<T>>) -> Result<T> {
+    assert_eq!(answers.len(), 1, "one entry, one answer");
+    answers.remove(0)
+}
+
+/// One claim in the hands of a test: every call takes a new stamp, and panics on what the test does not expect.
+#[derive(Clone, Debug)]
+pub(super) struct Hand {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) claim: Claim,
+}
+
+impl Hand {
+    pub(super) fn new(store: &Arc<dyn Store>, name: &LockName, ttl: Duration) -> Self {
+        let note = Arc::new(Note::new("host", 1, "a claim"));
+        Self { store: store.clone(), claim: Claim::new(name.clone(), fresh_holder(), ttl, system_now(), note) }
+    }
+
+    pub(super) fn mode(mut self, mode: Mode) -> Self {
+        self.claim.mode = mode;
+        self
+    }
+
+    pub(super) fn queued(mut self) -> Self {
+        self.claim.queue = true;
+        self
+    }
+
+    pub(super) fn unsettled(mut self) -> Self {
+        self.claim.unsettled = true;
+        self
+    }
+
+    pub(super) fn label(mut self, label: impl Into<String>) -> Self {
+        self.claim.note = Arc::new(Note::new("host", 1, label));
+        self
+    }
+
+    fn stamped(&mut self) -> &[Claim] {
+        self.claim.stamp = system_now();
+        std::slice::from_ref(&self.claim)
+    }
+
+    pub(super) async fn try_acquire(&mut self) -> Result<Attempt> {
+        let store = self.store.clone();
+        one(store.try_acquire(self.stamped()).await)
+    }
+
+    pub(super) async fn attempt(&mut self) -> Attempt {
+        self.try_acquire().await.unwrap_or_else(|e| panic!("{self:?} could not ask: {e}"))
+    }
+
+    /// Asks and is granted.
+    pub(super) async fn acquire(&mut self) -> Grant {
+        match self.attempt().await {
+            Attempt::Granted(grant) => grant,
+            other => panic!("{self:?} should be granted, not {other:?}"),
+        }
+    }
+
+    /// Asks and is refused.
+    pub(super) async fn refused(&mut self) -> Held {
+        match self.attempt().await {
+            Attempt::Held(held) => held,
+            other => panic!("{self:?} should be refused, not {other:?}"),
+        }
+    }
+
+    /// Asks until it is granted.
+    pub(super) async fn wins(&mut self, limit: Duration) -> Grant {
+        let mut hand = self.clone();
+        let grant = eventually("the lock is free", limit, async || match hand.attempt().await {
+            Attempt::Granted(grant) => Some(grant),
+            Attempt::Held(_) => None,
+            Attempt::Cancelled => panic!("{hand:?} was cancelled"),
+        })
+        .await;
+        self.claim = hand.claim;
+        grant
+    }
+
+    pub(super) async fn renew(&mut self) -> Renewal {
+        let store = self.store.clone();
+        one(store.renew(self.stamped()).await).unwrap_or_else(|e| panic!("{self:?} could not renew: {e}"))
+    }
+
+    /// Renews and still holds.
+    pub(super) async fn kept(&mut self) -> Duration {
+        match self.renew().await {
+            Renewal::Renewed(lease) => lease,
+            other => panic!("{self:?} should still hold, not {other:?}"),
+        }
+    }
+
+    /// Renews and still waits.
+    pub(super) async fn waits(&mut self) -> Held {
+        match self.renew().await {
+            Renewal::Waiting(held) => held,
+            other => panic!("{self:?} should still wait, not {other:?}"),
+        }
+    }
+
+    /// Renews a place in line and finds itself granted.
+    pub(super) async fn picks_up(&mut self) -> Grant {
+        match self.renew().await {
+            Renewal::Granted(grant) => grant,
+            other => panic!("{self:?} should be handed the lock, not {other:?}"),
+        }
+    }
+
+    /// Renews its place until it is granted.
+    pub(super) async fn is_let_in(&mut self, limit: Duration) -> Grant {
+        let mut hand = self.clone();
+        let grant = eventually("the waiter is let in", limit, async || match hand.renew().await {
+            Renewal::Granted(grant) => Some(grant),
+            Renewal::Waiting(_) => None,
+            other => panic!("{hand:?} should wait or be let in, not {other:?}"),
+        })
+        .await;
+        self.claim = hand.claim;
+        grant
+    }
+
+    /// Renews and has nothing any more.
+    pub(super) async fn lost(&mut self) -> LossReason {
+        match self.renew().await {
+            Renewal::Lost(reason) => reason,
+            other => panic!("{self:?} should have lost, not {other:?}"),
+        }
+    }
+
+    pub(super) async fn release(&mut self) -> Release {
+        let store = self.store.clone();
+        one(store.release(self.stamped()).await).unwrap_or_else(|e| panic!("{self:?} could not release: {e}"))
+    }
+
+    /// Releases what is there.
+    pub(super) async fn end(&mut self) {
+        let answer = self.release().await;
+        assert_eq!(answer, Release::Released, "{self:?} should end");
+    }
+
+    /// Releases what is not there.
+    pub(super) async fn ends_nothing(&mut self) {
+        let answer = self.release().await;
+        assert_eq!(answer, Release::NotHeld, "{self:?} should have nothing to end");
+    }
+}

@@ -1,0 +1,275 @@
+//! Locks within one machine, in one SQLite file: nothing to set up, any number of processes.
+//!
+//! **Algorithm.** One thread per store owns the connection. It gathers what is pending into one `BEGIN IMMEDIATE …
+//! COMMIT`, renewals first, and answers after the commit; a lone claim on an uncontended Exclusive lock is a single
+//! statement. Everything else reads the name's rows, runs the same pure step as the memory store, and writes back what
+//! changed. A release hands over to the next waiter in its own transaction and touches the file, which other processes
+//! watch.
+//!
+//! **Time.** Leases end by the clock that counts suspend, in microseconds since boot, and hold only for the boot they
+//! were made in: after a reboot every lock is free. Tokens are `max(previous + 1, wall clock in µs)`.
+//!
+//! **Layout**, to be read with the `sqlite3` shell (3.37 or newer). All times are in microseconds.
+//! - `lock`: a row per name. `token` is the last one drawn; `holder` … `label` describe the holder when exactly one
+//!   holds Exclusively (`NULL`: nobody does); `others` counts the rows of this name in `claim`.
+//! - `claim`: everybody else, in order of `seq`: `kind` is `holder` (Shared or Permit), `waiter`, or `tomb` (a claim that
+//!   ended before its acquire arrived, or was broken).
+//! - `expires` counts from boot and is valid with this `boot` only; `since` is wall-clock time; `stamp` and `lease` are
+//!   what a waiter will be told, or a new holder has yet to be told; `keeper` is a random number of the store instance.
+//! - `register`: values with the highest pass seen; `used` and `ends` by the wall clock, so that they outlive a reboot.
+//! - `cleaning`: when, and up to which name, unused rows were last removed. A row goes after 24 hours without use.
+//!
+//! `holder` is the secret of a hold, so the file is created for its owner alone (0600); `chmod` it, before the first
+//! use, to share it with a group that can also write the directory.
+//!
+//! **Guarantee**: `Machine`. With `synchronous=normal` a power cut may undo the last moments; locks end with the boot
+//! anyway and tokens follow the clock, but a register may fall back. `synchronous=full` prevents that for a disk flush
+//! per commit.
+//!
+//! **Limits.** Local disks only: network file systems are refused. Containers may share the file if they share the
+//! kernel's boot clock (no time namespace). The file is never re-created: a damaged, replaced or deleted one is an error
+//! until an operator acts. A full disk fails releases too; such locks end by their TTL.
+
+mod file;
+mod rows;
+mod schema;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod watch;
+mod worker;
+
+use crate::duration;
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::{LockName, escape};
+use crate::register::{Entry, Pass, Register, Written, check_value};
+use crate::store::{
+    Attempt, Break, Claim, Cursor, Event, Guarantee, Page, Record, Release, Renewal, Runtime, Store, StoreInfo,
+};
+use crate::token::{HolderId, Token};
+use async_trait::async_trait;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use watch::Watch;
+use worker::{Answer, Job, Op, Signals, Worker};
+
+/// The statements of the fast path, for the benchmark's floor.
+#[doc(hidden)]
+pub use rows::{END, TAKE};
+
+/// How long dropping the store waits for what it was asked to do: a commit takes far less.
+const DROP_WAIT: Duration = Duration::from_millis(50);
+
+/// When a commit counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Synchronous {
+    /// When the operating system has it: survives a crash of every process, not a power cut. The default.
+    #[default]
+    Normal,
+    /// When the disk has it.
+    Full,
+}
+
+/// How a SQLite store is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SqliteOptions {
+    /// When a commit counts as done. Default: [`Synchronous::Normal`].
+    pub synchronous: Synchronous,
+    /// Accept a file system that looks like a network one; only right when a single machine uses it. Default: no.
+    pub trusted_filesystem: bool,
+    /// How long to wait for a database that another process keeps busy. Default: 5 s.
+    pub busy: Duration,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self { synchronous: Synchronous::Normal, trusted_filesystem: false, busy: Duration::from_secs(5) }
+    }
+}
+
+impl SqliteOptions {
+    /// Reads the query of a store URL: `synchronous=normal|full`, `filesystem=trusted`, `busy=DURATION`.
+    ///
+    /// # Errors
+    /// `InvalidConfig` for a key that is unknown or given twice, and for a value that is not among those above.
+    pub fn from_pairs(pairs: &[(String, String)]) -> Result<Self> {
+        let bad = |text: String| Err(Error::invalid_config(text).in_store("sqlite"));
+        let mut options = Self::default();
+        for (i, (key, value)) in pairs.iter().enumerate() {
+            if pairs[..i].iter().any(|(earlier, _)| earlier == key) {
+                return bad(format!("option '{}' is given twice", escape(key.as_bytes())));
+            }
+            let shown = escape(value.as_bytes());
+            match (key.as_str(), value.as_str()) {
+                ("synchronous", "normal") => options.synchronous = Synchronous::Normal,
+                ("synchronous", "full") => options.synchronous = Synchronous::Full,
+                ("synchronous", _) => return bad(format!("synchronous={shown}: it is normal or full")),
+                ("filesystem", "trusted") => options.trusted_filesystem = true,
+                ("filesystem", _) => return bad(format!("filesystem={shown}: the only value is trusted")),
+                ("busy", text) => options.busy = duration::parse(text).map_err(|e| e.in_store("sqlite"))?,
+                _ => {
+                    let key = escape(key.as_bytes());
+                    return bad(format!("option '{key}' is unknown; known are busy, filesystem, synchronous"));
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// A file of locks; see the [module](self).
+#[derive(Debug)]
+pub struct SqliteStore {
+    path: PathBuf,
+    /// Taken by `Drop`, which ends the worker.
+    jobs: Option<mpsc::Sender<Job>>,
+    /// Disconnected when the worker has ended.
+    ended: std::sync::Mutex<mpsc::Receiver<()>>,
+    watch: tokio::sync::Mutex<Watch>,
+}
+
+impl SqliteStore {
+    /// Opens the file at `path`, creating it if there is none; its directory must exist. Blocks while it does.
+    ///
+    /// # Errors
+    /// `InvalidConfig` for a path that cannot be a database or lies on a network file system, `Denied` when it cannot be
+    /// written, `Foreign` for somebody else's file, `Unsupported` for one of a newer version, `Unexpected` for a damaged
+    /// one, `Unavailable` when the disk is full or the database stays busy.
+    pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self> {
+        let during = |e: Error| e.during("open").in_store("sqlite");
+        if cfg!(not(unix)) {
+            return Err(during(Error::unsupported("this system has no clock that processes share across suspend")));
+        }
+        let boot = file::boot().map_err(during)?;
+        let opened = schema::open(path.as_ref(), &options).map_err(during)?;
+        let path = opened.place.path().to_owned();
+        // SQLite keeps signed 64-bit numbers, hence not the highest bit.
+        let keeper = (HolderId::random().map_err(during)?.to_u128() as u64) >> 1;
+        let signals = Arc::new(Signals::default());
+        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+        let worker = Worker::new(opened, boot, keeper, signals.clone(), sender);
+        let (jobs, queue) = mpsc::channel();
+        let (ending, ended) = mpsc::channel();
+        let spawned = std::thread::Builder::new().name("lockkeeper-sqlite".into()).spawn(move || {
+            worker.run(&queue);
+            drop(ending);
+        });
+        spawned.map_err(|e| during(Error::unavailable(format!("no thread for the store: {e}")).with_source(e)))?;
+        let watch = tokio::sync::Mutex::new(Watch::new(path.clone(), receiver, signals));
+        Ok(Self { path, jobs: Some(jobs), ended: ended.into(), watch })
+    }
+
+    /// The file, as an absolute path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn send(&self, op: Op) -> oneshot::Receiver<Result<Answer>> {
+        let (reply, answer) = oneshot::channel();
+        if let Some(jobs) = &self.jobs {
+            // A worker that has ended drops the reply, and that is what the caller sees.
+            let _ = jobs.send(Job { op, reply });
+        }
+        answer
+    }
+
+    async fn ask(&self, op: Op) -> Result<Answer> {
+        self.send(op).await.unwrap_or_else(|_| Err(broken("the store's thread has ended")))
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.jobs = None;
+        let ended = self.ended.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // Either outcome is fine: the worker ends by itself once everything sent is done.
+        let _ = ended.recv_timeout(DROP_WAIT);
+    }
+}
+
+fn broken(text: &str) -> Error {
+    Error::new(ErrorKind::Unexpected, text).in_store("sqlite")
+}
+
+/// The answer of the expected kind.
+macro_rules! expect {
+    ($asked:expr, $kind:ident) => {
+        match $asked {
+            Ok(Answer::$kind(answer)) => Ok(answer),
+            Ok(other) => Err(broken(&format!("the store's thread answered something else: {other:?}"))),
+            Err(e) => Err(e),
+        }
+    };
+}
+
+/// One answer per claim, or the same error for each.
+fn per_claim<T>(claims: &[Claim], answers: Result<Vec<Result<T>>>) -> Vec<Result<T>> {
+    answers.unwrap_or_else(|e| claims.iter().map(|claim| Err(e.clone().for_lock(&claim.name))).collect())
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
+            queue: true,
+            shared: true,
+            permits: true,
+            push: true,
+            runtime: Runtime::Any,
+            // A few commits on a slow disk, so that a renewal comes in time.
+            ttl_floor: Duration::from_millis(50),
+            hand_over_slack: Duration::from_secs(1),
+            ..StoreInfo::new("sqlite", Guarantee::Machine)
+        }
+    }
+
+    async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
+        per_claim(claims, expect!(self.ask(Op::Acquire(claims.to_vec())).await, Attempts))
+    }
+
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        per_claim(claims, expect!(self.ask(Op::Renew(claims.to_vec())).await, Renewals))
+    }
+
+    async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
+        per_claim(claims, expect!(self.ask(Op::Release(claims.to_vec())).await, Releases))
+    }
+
+    async fn next_event(&self) -> Event {
+        let mut watch = self.watch.lock().await;
+        watch.next(|| drop(self.send(Op::Look))).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
+        expect!(self.ask(Op::Inspect(name.clone())).await, Record)
+    }
+
+    async fn list(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
+        expect!(self.ask(Op::List(prefix.to_vec(), cursor.cloned())).await, Page)
+    }
+
+    async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
+        expect!(self.ask(Op::Break(name.clone(), token)).await, Break)
+    }
+}
+
+#[async_trait]
+impl Register for SqliteStore {
+    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
+        expect!(self.ask(Op::Enter(key.clone(), pass.clone())).await, Entry)
+    }
+
+    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
+        check_value(value)?;
+        expect!(self.ask(Op::Write(key.clone(), pass.clone(), value.to_vec(), ttl)).await, Written)
+    }
+
+    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
+        expect!(self.ask(Op::Read(key.clone())).await, Value)
+    }
+}

@@ -1,0 +1,396 @@
+//! The one thread that talks to the database: it gathers what is pending into one transaction and answers after the
+//! commit.
+
+use super::rows::Fault;
+use super::schema::Opened;
+use super::steps::{CLEAN_EVERY, Steps};
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::name::LockName;
+use crate::register::{Entry, Pass, Written};
+use crate::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal};
+use crate::stores::slot::At;
+use crate::token::{HolderId, Token};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+/// How many entries share a transaction: enough that a commit costs little per entry, few enough that it stays short.
+const MAX_ENTRIES: usize = 256;
+
+/// How many reads are answered before writes get their turn again.
+const MAX_READS: usize = 16;
+
+/// How old the last look at the file may be for a single statement; renewals and transactions look every time.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What the store asks of its worker.
+#[derive(Debug)]
+pub(super) enum Op {
+    Acquire(Vec<Claim>),
+    Renew(Vec<Claim>),
+    Release(Vec<Claim>),
+    Break(LockName, Token),
+    Enter(LockName, Pass),
+    Write(LockName, Pass, Vec<u8>, Option<Duration>),
+    Read(LockName),
+    Inspect(LockName),
+    List(Vec<u8>, Option<Cursor>),
+    /// Look for grants handed over to this keeper and tell them as events.
+    Look,
+}
+
+/// The answer to an [`Op`].
+#[derive(Debug)]
+pub(super) enum Answer {
+    Attempts(Vec<Result<Attempt>>),
+    Renewals(Vec<Result<Renewal>>),
+    Releases(Vec<Result<Release>>),
+    Break(Break),
+    Entry(Entry),
+    Written(Written),
+    Value(Option<Vec<u8>>),
+    Record(Option<Record>),
+    Page(Page),
+    Looked,
+}
+
+/// One call: what is asked, and where the answer goes. A caller that is gone does not stop the step.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) op: Op,
+    pub(super) reply: oneshot::Sender<Result<Answer>>,
+}
+
+/// What the worker tells the store besides its answers.
+#[derive(Debug, Default)]
+pub(super) struct Signals {
+    /// Whether this keeper has places in line, so that a watch pays.
+    pub(super) armed: AtomicBool,
+    /// Rung when `armed` becomes true.
+    pub(super) changed: Notify,
+}
+
+pub(super) struct Worker {
+    steps: Steps,
+    keeper: u64,
+    patience: Arc<AtomicU64>,
+    signals: Arc<Signals>,
+    events: mpsc::UnboundedSender<Event>,
+    /// Grants already told as events, with their tokens: each is told once.
+    told: HashMap<HolderId, u64>,
+    looked: Option<Instant>,
+    cleaned: Option<Instant>,
+}
+
+/// What is pending, by urgency.
+#[derive(Default)]
+struct Pending {
+    renewals: VecDeque<Job>,
+    calls: VecDeque<Job>,
+    reads: VecDeque<Job>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        opened: Opened,
+        boot: i64,
+        keeper: u64,
+        signals: Arc<Signals>,
+        events: mpsc::UnboundedSender<Event>,
+    ) -> Self {
+        let Opened { conn, place, patience } = opened;
+        let steps = Steps::new(conn, place, boot);
+        Self { steps, keeper, patience, signals, events, told: HashMap::new(), looked: None, cleaned: None }
+    }
+
+    /// Serves until the store is dropped and everything it sent is done.
+    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+        let mut pending = Pending::default();
+        while pending.gather(jobs) {
+            let batch = pending.next_writes();
+            if !batch.is_empty() {
+                self.write(batch);
+            }
+            for job in pending.next_reads() {
+                self.read(job);
+            }
+            self.clean();
+        }
+    }
+
+    fn at(&self) -> At {
+        At { now: clock::system_now(), wall_us: clock::wall_micros(), keeper: self.keeper }
+    }
+
+    fn write(&mut self, mut batch: Vec<Job>) {
+        if let Err(e) = self.look_at_file(&batch) {
+            return fail(batch, &e);
+        }
+        self.forget_told(&batch);
+        if batch.len() == 1 {
+            match self.single(&batch[0].op) {
+                Ok(None) => {}
+                answer => {
+                    let answer = answer.and_then(|a| a.ok_or(rusqlite::Error::InvalidQuery));
+                    let answer = answer.map_err(|e| self.database_error(e));
+                    if let Some(job) = batch.pop() {
+                        // The caller may have gone; the step stands, and its release will end it.
+                        let _ = job.reply.send(answer);
+                    }
+                    return;
+                }
+            }
+        }
+        if let Err(e) = self.steps.place.check() {
+            self.looked = None;
+            return fail(batch, &e);
+        }
+        match self.transaction(&batch) {
+            Ok(answers) => {
+                self.after_commit();
+                for (job, answer) in batch.into_iter().zip(answers) {
+                    let _ = job.reply.send(answer);
+                }
+            }
+            Err(e) => {
+                let e = self.database_error(e);
+                fail(batch, &e);
+            }
+        }
+    }
+
+    /// A lone claim on an uncontended lock: one statement that commits itself. `None`: it takes a transaction.
+    fn single(&self, op: &Op) -> rusqlite::Result<Option<Answer>> {
+        let at = self.at();
+        Ok(match op {
+            Op::Acquire(claims) if claims.len() == 1 => {
+                self.steps.take(&claims[0], at)?.map(|a| Answer::Attempts(vec![Ok(a)]))
+            }
+            Op::Renew(claims) if claims.len() == 1 => {
+                self.steps.prolong(&claims[0], at)?.map(|a| Answer::Renewals(vec![Ok(a)]))
+            }
+            Op::Release(claims) if claims.len() == 1 => {
+                self.steps.end(&claims[0], at)?.map(|a| Answer::Releases(vec![Ok(a)]))
+            }
+            _ => None,
+        })
+    }
+
+    fn transaction(&mut self, batch: &[Job]) -> rusqlite::Result<Vec<Result<Answer>>> {
+        self.steps.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        // Read after the wait for the write lock, and after every claim of the batch was stamped.
+        let at = self.at();
+        let mut answers = Vec::with_capacity(batch.len());
+        for job in batch {
+            match self.answer(&job.op, at) {
+                Ok(answer) => answers.push(Ok(answer)),
+                Err(Fault::Entry(e)) => answers.push(Err(e)),
+                Err(Fault::Database(e)) => return Err(e),
+            }
+        }
+        self.steps.conn.prepare_cached("COMMIT")?.execute([])?;
+        Ok(answers)
+    }
+
+    fn answer(&mut self, op: &Op, at: At) -> Result<Answer, Fault> {
+        let steps = &mut self.steps;
+        Ok(match op {
+            Op::Acquire(claims) => Answer::Attempts(each(claims, |claim| steps.try_acquire(claim, at))?),
+            Op::Renew(claims) => Answer::Renewals(each(claims, |claim| steps.renew(claim, at))?),
+            Op::Release(claims) => Answer::Releases(each(claims, |claim| steps.release(claim, at))?),
+            Op::Break(name, token) => Answer::Break(steps.break_lock(name, *token, at)?),
+            Op::Enter(key, pass) => Answer::Entry(steps.enter(key, pass, at.wall_us)?),
+            Op::Write(key, pass, value, ttl) => Answer::Written(steps.write(key, pass, value, *ttl, at.wall_us)?),
+            Op::Read(key) => Answer::Value(steps.read(key, at.wall_us)?),
+            Op::Inspect(name) => Answer::Record(steps.inspect(name, at.now)?),
+            Op::List(prefix, cursor) => Answer::Page(steps.list(prefix, cursor.as_ref(), at.now)?),
+            Op::Look => {
+                self.look(at)?;
+                Answer::Looked
+            }
+        })
+    }
+
+    /// Reads go outside the write transaction, so that they work on a full or busy disk too.
+    fn read(&mut self, job: Job) {
+        let answer = self.look_at_file(&[]).and_then(|()| match self.snapshot(&job.op) {
+            Ok(answer) => Ok(answer),
+            Err(Fault::Entry(e)) => Err(e),
+            Err(Fault::Database(e)) => Err(self.database_error(e)),
+        });
+        self.roll_back();
+        let _ = job.reply.send(answer);
+    }
+
+    fn snapshot(&mut self, op: &Op) -> Result<Answer, Fault> {
+        self.steps.conn.prepare_cached("BEGIN")?.execute([])?;
+        let answer = self.answer(op, self.at())?;
+        self.steps.conn.prepare_cached("COMMIT")?.execute([])?;
+        Ok(answer)
+    }
+
+    /// Tells grants that other processes handed over to this keeper.
+    fn look(&mut self, at: At) -> Result<(), Fault> {
+        let handed = self.steps.handed(self.keeper, at.now)?;
+        let current: HashMap<_, _> = handed.iter().map(|(id, grant)| (*id, grant.token.get())).collect();
+        self.told.retain(|id, token| current.get(id) == Some(token));
+        self.steps.waiting.retain(|id, ends| *ends > at.now && !current.contains_key(id));
+        self.tell(handed);
+        self.arm();
+        Ok(())
+    }
+
+    fn tell(&mut self, grants: Vec<(HolderId, crate::store::Grant)>) {
+        for (id, grant) in grants {
+            if self.told.insert(id, grant.token.get()) != Some(grant.token.get()) {
+                // The store may have been dropped meanwhile; then nobody listens.
+                let _ = self.events.send(Event::Granted(id, grant));
+            }
+        }
+    }
+
+    /// A claim that speaks up has picked up its grant, or will see it in the answer.
+    fn forget_told(&mut self, batch: &[Job]) {
+        if self.told.is_empty() {
+            return;
+        }
+        for job in batch {
+            if let Op::Acquire(claims) | Op::Renew(claims) | Op::Release(claims) = &job.op {
+                for claim in claims {
+                    self.told.remove(&claim.holder);
+                }
+            }
+        }
+    }
+
+    fn after_commit(&mut self) {
+        if std::mem::take(&mut self.steps.elsewhere) {
+            self.steps.place.touch();
+        }
+        let own = std::mem::take(&mut self.steps.own);
+        for (id, _) in &own {
+            self.steps.waiting.remove(id);
+        }
+        self.tell(own);
+        self.arm();
+    }
+
+    fn arm(&self) {
+        let arm = !self.steps.waiting.is_empty();
+        if self.signals.armed.swap(arm, Ordering::AcqRel) != arm && arm {
+            self.signals.changed.notify_one();
+        }
+    }
+
+    fn look_at_file(&mut self, batch: &[Job]) -> Result<()> {
+        let urgent = batch.iter().any(|job| matches!(job.op, Op::Renew(_)));
+        if !urgent && self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            return Ok(());
+        }
+        self.looked = None;
+        self.steps.place.check()?;
+        self.looked = Some(Instant::now());
+        Ok(())
+    }
+
+    /// What went wrong, once nothing of the transaction is left: a file that was replaced explains any other error.
+    fn database_error(&mut self, e: rusqlite::Error) -> Error {
+        self.roll_back();
+        self.steps.own.clear();
+        self.steps.elsewhere = false;
+        self.looked = None;
+        match self.steps.place.check() {
+            Err(replaced) => replaced.with_source(e),
+            Ok(()) => self.steps.place.map_err(e),
+        }
+    }
+
+    fn roll_back(&self) {
+        if !self.steps.conn.is_autocommit()
+            && let Err(e) = self.steps.conn.execute_batch("ROLLBACK")
+        {
+            tracing::warn!(error = %e, "a transaction could not be rolled back");
+        }
+    }
+
+    /// Cleans now and then, when it costs nobody a wait.
+    fn clean(&mut self) {
+        if self.cleaned.is_some_and(|at| at.elapsed() < CLEAN_EVERY) {
+            return;
+        }
+        self.cleaned = Some(Instant::now());
+        let patience = self.patience.swap(0, Ordering::Relaxed);
+        let begun = self.steps.conn.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from);
+        let done = begun.and_then(|()| self.steps.clean(self.at()));
+        if let Err(e) = done.and_then(|()| Ok(self.steps.conn.execute_batch("COMMIT")?)) {
+            tracing::debug!(error = ?e, "unused rows were not cleaned up this time");
+        }
+        self.roll_back();
+        self.patience.store(patience, Ordering::Relaxed);
+    }
+}
+
+impl Pending {
+    /// Takes in what has arrived, waiting when nothing is pending; `false` when the store is gone and all is done.
+    fn gather(&mut self, jobs: &Receiver<Job>) -> bool {
+        if self.renewals.is_empty() && self.calls.is_empty() && self.reads.is_empty() {
+            match jobs.recv() {
+                Ok(job) => self.push(job),
+                Err(_) => return false,
+            }
+        }
+        while let Ok(job) = jobs.try_recv() {
+            self.push(job);
+        }
+        true
+    }
+
+    fn push(&mut self, job: Job) {
+        match job.op {
+            Op::Renew(_) => self.renewals.push_back(job),
+            Op::Read(_) | Op::Inspect(_) | Op::List(..) | Op::Look => self.reads.push_back(job),
+            _ => self.calls.push_back(job),
+        }
+    }
+
+    fn next_writes(&mut self) -> Vec<Job> {
+        let (mut batch, mut entries) = (Vec::new(), 0);
+        while entries < MAX_ENTRIES
+            && let Some(job) = self.renewals.pop_front().or_else(|| self.calls.pop_front())
+        {
+            entries += match &job.op {
+                Op::Acquire(claims) | Op::Renew(claims) | Op::Release(claims) => claims.len().max(1),
+                _ => 1,
+            };
+            batch.push(job);
+        }
+        batch
+    }
+
+    fn next_reads(&mut self) -> Vec<Job> {
+        let count = self.reads.len().min(MAX_READS);
+        self.reads.drain(..count).collect()
+    }
+}
+
+/// One answer per claim; only the database's own failure ends the batch.
+fn each<T>(claims: &[Claim], mut act: impl FnMut(&Claim) -> Result<T, Fault>) -> Result<Vec<Result<T>>, Fault> {
+    claims
+        .iter()
+        .map(|claim| match act(claim) {
+            Ok(answer) => Ok(Ok(answer)),
+            Err(Fault::Entry(e)) => Ok(Err(e.for_lock(&claim.name))),
+            Err(database) => Err(database),
+        })
+        .collect()
+}
+
+fn fail(batch: Vec<Job>, e: &Error) {
+    for job in batch {
+        let _ = job.reply.send(Err(e.clone()));
+    }
+}

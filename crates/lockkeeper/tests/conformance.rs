@@ -1,0 +1,133 @@
+//! The suite of `lockkeeper::conformance` over every store, one line each, and the checks that no store is left out.
+//!
+//! What a store skips is written down in `docs/conformance-skips.md`; `UPDATE=1` rewrites it.
+
+use lockkeeper::conformance::CASES;
+use lockkeeper::stores::memory::MemoryStore;
+use lockkeeper::{Store, conformance_suite};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+conformance_suite!(memory, {
+    let root = MemoryStore::new();
+    move || Arc::new(root.share()) as Arc<dyn Store>
+});
+
+#[cfg(feature = "sqlite")]
+conformance_suite!(sqlite, sqlite_file::File::new());
+
+/// What every store that is built in leaves out. One line for each suite above.
+async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
+    Vec::from([
+        ("memory", memory::skips().await),
+        #[cfg(feature = "sqlite")]
+        ("sqlite", sqlite::skips().await),
+    ])
+}
+
+#[cfg(feature = "sqlite")]
+mod sqlite_file {
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::sqlite::{SqliteOptions, SqliteStore};
+    use lockkeeper::{HolderId, Store};
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+
+    /// A file in a directory of its own, removed at the end.
+    pub(crate) struct File(PathBuf);
+
+    impl File {
+        pub(crate) fn new() -> Self {
+            let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(HolderId::random().expect("random").to_hex());
+            std::fs::create_dir_all(&dir).expect("a directory");
+            Self(dir)
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for File {
+        async fn open(&self) -> Arc<dyn Store> {
+            Arc::new(SqliteStore::open(self.0.join("locks.db"), SqliteOptions::default()).expect("opened"))
+        }
+
+        /// Nothing runs but the stores that were opened: the file is closed once they are gone.
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {}))
+        }
+    }
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            // What a panicking test leaves open is removed all the same.
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+const HEAD: &str = "# What the conformance suite leaves out, store by store
+
+Every store runs every case. A case that needs what a store does not declare is skipped, and only those; this page is
+written by `UPDATE=1 cargo test -p lockkeeper --all-features --test conformance` and checked by the same test.
+";
+
+fn section(name: &str, skips: &[(&str, &str)]) -> String {
+    let mut text = format!("\n## {name}\n\n{} of {} cases run.\n", CASES.len() - skips.len(), CASES.len());
+    if !skips.is_empty() {
+        text.push_str("\n| skipped | because |\n|---|---|\n");
+    }
+    for (case, reason) in skips {
+        text += &format!("| `{case}` | {reason} |\n");
+    }
+    text
+}
+
+fn sections(page: &str) -> BTreeMap<String, String> {
+    let parts = page.split("\n## ").skip(1);
+    parts
+        .map(|part| (part.lines().next().unwrap_or_default().to_owned(), format!("\n## {}\n", part.trim_end())))
+        .collect()
+}
+
+#[tokio::test]
+async fn every_skip_is_written_down() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance-skips.md");
+    let page = std::fs::read_to_string(&path).unwrap_or_default();
+    let mut wanted = sections(&page);
+    // A store that this build leaves out keeps what is written of it.
+    wanted.extend(skips().await.iter().map(|(name, skips)| ((*name).to_owned(), section(name, skips))));
+    let wanted = wanted.values().fold(HEAD.to_owned(), |page, section| page + section);
+    if std::env::var_os("UPDATE").is_some() {
+        return std::fs::write(&path, wanted).expect("written");
+    }
+    assert!(page == wanted, "docs/conformance-skips.md is out of date (UPDATE=1 rewrites it); it should be:\n{wanted}");
+}
+
+/// The stores there are: files and folders of `src/stores`, but for what they share.
+fn stores() -> BTreeSet<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/stores");
+    let paths = std::fs::read_dir(folder).expect("src/stores").map(|entry| entry.expect("an entry").path());
+    let stems = paths.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
+    stems.filter(|name| !["mod", "slot"].contains(&name.as_str())).collect()
+}
+
+#[test]
+fn every_store_runs_the_suite() {
+    let lines: BTreeSet<&str> = include_str!("conformance.rs").lines().map(str::trim).collect();
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance-skips.md"));
+    let written = sections(&page.unwrap_or_default());
+    for store in stores() {
+        let suite = format!("conformance_suite!({store},");
+        assert!(lines.iter().any(|line| line.starts_with(&suite)), "tests/conformance.rs has no line `{suite} …)`");
+        let skips = format!("{store}::skips().await");
+        assert!(lines.iter().any(|line| line.contains(&skips)), "tests/conformance.rs does not look at `{skips}`");
+        let updating = std::env::var_os("UPDATE").is_some();
+        assert!(updating || written.contains_key(&store), "docs/conformance-skips.md has no section for {store}");
+    }
+}
+
+#[test]
+fn every_case_has_a_name_of_its_own() {
+    let names: BTreeSet<_> = CASES.iter().map(|case| case.name).collect();
+    assert_eq!(names.len(), CASES.len());
+}

@@ -1,0 +1,114 @@
+//! The documentation keeps its own promises: links lead somewhere, metrics are the real ones, sizes are kept.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Files with this ending in a folder and below it.
+fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            files(&path, ending, found);
+        } else if path.extension().is_some_and(|e| e == ending) {
+            found.push(path);
+        }
+    }
+}
+
+fn pages() -> Vec<PathBuf> {
+    let mut pages = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(|p| root().join(p)).to_vec();
+    files(&root().join("docs"), "md", &mut pages);
+    pages
+}
+
+/// The text without fenced code.
+fn prose(text: &str) -> String {
+    text.split("```").step_by(2).collect()
+}
+
+/// What a heading is called in a link: lower case, words joined by hyphens.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = prose(text);
+    let headings = headings.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#'));
+    let word = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+    headings.map(|h| h.trim().to_lowercase().chars().filter(word).collect::<String>().replace(' ', "-")).collect()
+}
+
+#[test]
+fn the_readme_is_short() {
+    let lines = read("README.md").lines().count();
+    assert!(lines <= 150, "{lines} lines");
+}
+
+#[test]
+fn relative_links_lead_to_files_and_headings() {
+    let mut links = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).expect("a page");
+        for target in prose(&text).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.contains("://") {
+                continue;
+            }
+            links += 1;
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let to = if file.is_empty() { page.clone() } else { page.parent().expect("a folder").join(file) };
+            assert!(to.exists(), "{}: the link '{target}' leads nowhere", page.display());
+            let inside = to.canonicalize().expect("a path").starts_with(root().canonicalize().expect("the root"));
+            assert!(inside, "{}: the link '{target}' leaves the repository", page.display());
+            if !heading.is_empty() {
+                let known = anchors(&fs::read_to_string(&to).expect("a page"));
+                assert!(known.contains(heading), "{}: '{target}' is none of {known:?}", page.display());
+            }
+        }
+    }
+    assert!(links > 20, "only {links} links found: the search is broken");
+}
+
+fn metric_names(text: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
+    let names = text.match_indices("lockkeeper_").map(|(at, _)| &text[at..]);
+    names.map(|rest| rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())].to_owned()).collect()
+}
+
+#[test]
+fn metrics_in_the_code_and_on_the_page_are_the_same() {
+    let code = metric_names(&read("crates/lockkeeper/src/engine/metrics.rs"));
+    let page = metric_names(&read("docs/operations.md"));
+    assert!(code.len() > 5, "{code:?}");
+    assert_eq!(code, page);
+}
+
+#[test]
+fn examples_are_short_and_say_how_to_run_them() {
+    let mut examples = Vec::new();
+    files(&root().join("crates/lockkeeper/examples"), "rs", &mut examples);
+    assert!(examples.len() >= 5);
+    for path in examples {
+        let text = fs::read_to_string(&path).expect("an example");
+        assert!(text.lines().count() <= 60, "{} is too long", path.display());
+        let name = path.file_stem().and_then(|s| s.to_str()).expect("a name");
+        let first = text.lines().next().unwrap_or_default();
+        assert!(first.starts_with("//! cargo ") && first.ends_with(name), "{}: {first}", path.display());
+    }
+}
+
+#[test]
+fn the_store_pages_are_linked_from_the_readme() {
+    let readme = read("README.md");
+    let mut pages = Vec::new();
+    files(&root().join("docs/stores"), "md", &mut pages);
+    for page in pages {
+        let name = page.file_name().and_then(|n| n.to_str()).expect("a name");
+        assert!(readme.contains(&format!("docs/stores/{name}")), "{name} is not linked");
+    }
+}

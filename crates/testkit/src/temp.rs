@@ -1,0 +1,52 @@
+//! A directory of a test's own.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A fresh directory, removed at the end.
+#[derive(Debug)]
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    /// Makes one.
+    #[allow(clippy::new_without_default, reason = "it creates a directory: not a value to have by default")]
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("lockkeeper-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("the temporary directory is writable");
+        Self(path.canonicalize().expect("it was just created"))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A path inside it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A file's text, without white space at its ends; `None` when it does not exist or is still empty.
+    pub fn read(&self, name: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.join(name)).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    }
+
+    /// Writes a file.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.join(name);
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).expect("the directory is ours");
+        }
+        std::fs::write(&path, text).expect("the directory is ours");
+        path
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
