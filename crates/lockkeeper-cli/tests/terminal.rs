@@ -32,8 +32,8 @@ fn a_live_line_shows_the_holder_and_ctrl_c_ends_the_wait() {
     let place = Place::new();
     let holder = place.holder("job", &[]);
     let mut pty = Pty::start(&place.lockkeeper(&["run", "job", "--", "true"]));
-    pty.shows(" for 'job', held by ");
-    assert!(pty.screen().contains("\r\x1b[Klockkeeper: place 1 of 1 in line; waiting "), "{:?}", pty.screen());
+    pty.shows(" for 'job' (place 1 of 1): held ");
+    assert!(pty.screen().contains("\r\x1b[Klockkeeper: waiting "), "{:?}", pty.screen());
     pty.type_in("\x03");
     assert_eq!(pty.wait(), 130);
     assert!(pty.screen().trim_end_matches("^C").ends_with("\r\x1b[K"), "cleared: {:?}", pty.screen());
