@@ -238,7 +238,8 @@ impl Lease {
             }
             loop {
                 let at = self.cell.deadline().before(margin());
-                if self.engine.now() >= at {
+                // Looked at again in the loop: alarms of a keeper that has ended ring at once.
+                if self.engine.now() >= at || matches!(self.cell.told(), State::Lost(_)) {
                     return Poll::Ready(());
                 }
                 // The deadline only ever moves on: an alarm that rings early is set anew.

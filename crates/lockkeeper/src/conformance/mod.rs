@@ -247,6 +247,14 @@ macro_rules! __conformance_cases {
             registers::racing_writes_leave_the_highest [];
             registers::a_register_is_no_lock [];
             registers::values_survive_a_restart [Restart];
+            keeper::an_acquire_dropped_at_any_poll_leaves_nothing [];
+            keeper::a_wait_dropped_at_any_poll_leaves_nothing [Queue];
+            keeper::a_dropped_guard_frees_the_lock [];
+            keeper::tasks_of_two_keepers_never_meet_inside [];
+            keeper::two_local_claims_are_never_both_granted [];
+            keeper::keepers_are_served_in_order [Queue];
+            keeper::a_wait_outlives_its_entry [Queue];
+            keeper::a_broken_guard_is_told [];
         }
     };
 }

@@ -17,6 +17,9 @@ use std::time::Duration;
 /// After this long, a wait without a limit says in the log who is in the way.
 const WARN_AFTER: Duration = Duration::from_secs(30);
 
+/// The least that a call may take, however short the caller's wait is.
+const SHORTEST_CALL: Duration = Duration::from_millis(50);
+
 /// The claim's number and the guard's cell, or who holds the lock still.
 pub(crate) type Acquired = Result<(u64, Arc<Cell>), Option<Held>>;
 
@@ -41,7 +44,7 @@ impl Engine {
         loop {
             turn = match turn {
                 Some(Turn::Try(key)) => {
-                    let answer = self.ask(key, spec).await;
+                    let answer = self.ask(key, spec, began).await;
                     self.with_state(|s| s.answered(key, task, answer, self.clock.now()))
                 }
                 Some(Turn::Granted(key)) => match self.with_state(|s| s.take(key, task, spec, self.clock.now())) {
@@ -61,16 +64,17 @@ impl Engine {
                     Waited::Turn(turn) => Some(turn),
                     Waited::Warn => {
                         warned = true;
-                        let (held, _) = self.lock().standing(&spec.name);
+                        let (held, _) = self.lock().standing(&spec.name, self.clock.now());
                         let held = held.map_or_else(|| "another holder".to_owned(), |h| h.to_string());
                         tracing::warn!(lock = %spec.name, %held, "still waiting for a lock after 30 s");
                         None
                     }
                     Waited::Over => {
-                        let (held, trouble) = self.lock().standing(&spec.name);
-                        return match trouble {
-                            Some(error) => Err(error),
-                            None => Ok(Err(held)),
+                        let (held, trouble) = self.lock().standing(&spec.name, self.clock.now());
+                        return match (held, trouble) {
+                            (_, Some(error)) => Err(error),
+                            (Some(held), None) => Ok(Err(Some(held))),
+                            (None, None) => Err(Error::unavailable("the store did not answer in time")),
                         };
                     }
                 },
@@ -79,14 +83,23 @@ impl Engine {
     }
 
     /// Asks the store once; an outage is asked about once more, because its reply may have been lost on the way.
-    async fn ask(self: &Arc<Self>, key: u64, spec: &Spec) -> Result<Attempt> {
+    async fn ask(self: &Arc<Self>, key: u64, spec: &Spec, began: Stamp) -> Result<Attempt> {
         let mut again = true;
         loop {
             let fresh = self.new_holder()?;
-            let claim = self.with_state(|s| s.begin_try(key, spec, self.info.queue, fresh, self.clock.now()));
-            let answer = self.send(claim, Engine::call_limit(spec.ttl)).await;
+            let now = self.clock.now();
+            let claim = self.with_state(|s| s.begin_try(key, spec, self.info.queue, fresh, now));
+            let mut limit = Engine::call_limit(spec.ttl);
+            if let Some(wait) = spec.wait.filter(|w| !w.is_zero()) {
+                // A silent store does not make a wait longer; but a short one still has time for a round trip.
+                limit = limit.min(began.after(wait).since(now).max(SHORTEST_CALL));
+            }
+            let answer = self.send(claim, limit).await;
             match answer {
-                Err(Asked::Failed(e)) if e.kind() == ErrorKind::Unavailable && again => again = false,
+                Err(Asked::Failed(e)) if e.kind() == ErrorKind::Unavailable && again => {
+                    again = false;
+                    self.with_state(|s| s.doubt(key));
+                }
                 Err(Asked::Failed(e)) => return Err(e),
                 Err(Asked::TimedOut) => return Err(Error::unavailable("the store did not answer in time")),
                 Ok(attempt) => return Ok(attempt),

@@ -93,7 +93,8 @@ impl Cell {
     }
 
     /// Called by the engine only, under its lock. The deadline is set first: a reader never sees Held with an old one.
-    pub(super) fn set(&self, phase: Phase, deadline: Stamp) {
+    /// Whether the phase is another one now, so that `ring` is due.
+    pub(super) fn set(&self, phase: Phase, deadline: Stamp) -> bool {
         self.deadline.store(deadline.as_micros(), Ordering::Release);
         let number = match phase {
             Phase::Held => 0,
@@ -103,9 +104,12 @@ impl Cell {
                 LOST + u8::try_from(at).unwrap_or(1)
             }
         };
-        if self.phase.swap(number, Ordering::AcqRel) != number {
-            self.changed.notify_waiters();
-        }
+        self.phase.swap(number, Ordering::AcqRel) != number
+    }
+
+    /// Wakes whoever watches; never under the engine's lock.
+    pub(super) fn ring(&self) {
+        self.changed.notify_waiters();
     }
 
     /// Resolves when the guard has ended, with the reason.

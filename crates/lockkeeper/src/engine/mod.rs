@@ -53,6 +53,9 @@ pub(crate) type Asking<'a, T> = std::pin::Pin<Box<dyn Future<Output = Result<T>>
 /// How long an operator's question may take.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long `close` waits for the releases of guards that were still held at its limit.
+const CLOSE_GRACE: Duration = Duration::from_millis(250);
+
 /// What `close` could not finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -79,7 +82,9 @@ impl Engine {
         let mut state = self.lock();
         let answer = act(&mut state);
         let wake = std::mem::take(&mut state.wake_thread);
+        let later = std::mem::take(&mut state.later);
         drop(state);
+        later.act();
         if wake {
             self.bell.notify_one();
         }
@@ -181,6 +186,11 @@ impl Engine {
         self.with_state(|s| s.lose(key, reason, self.clock.now()));
     }
 
+    #[cfg(feature = "testing")]
+    pub(crate) fn leftovers(&self) -> crate::testing::Leftovers {
+        self.lock().leftovers()
+    }
+
     /// Something left the tables: tell whoever waits for them to drain. A system call, so only while somebody may wait.
     fn settled(&self) {
         self.drained.notify_all();
@@ -199,7 +209,7 @@ impl Engine {
             return;
         }
         let state = self.lock();
-        let busy = |s: &mut State| s.life != Life::Dead && s.left().1 > 0;
+        let busy = |s: &mut State| s.life != Life::Dead && !s.stopped && s.left().1 > 0;
         drop(self.drained.wait_timeout_while(state, linger, busy));
     }
 
@@ -208,11 +218,12 @@ impl Engine {
         self.check_fork()?;
         self.with_state(|s| s.close(Life::Closed));
         alarm::limit(self, limit, self.until(|s| s.left() == (0, 0) || s.life == Life::Dead)).await;
-        let (held, releasing) = self.lock().left();
-        self.with_state(|s| {
-            s.lose_all(LossReason::Closed, self.clock.now());
-            s.stop = true;
-        });
+        let (held, _) = self.lock().left();
+        self.with_state(|s| s.lose_all(LossReason::Closed, self.clock.now()));
+        // Every end sends a release, these too.
+        alarm::limit(self, CLOSE_GRACE, self.until(|s| s.left() == (0, 0) || s.life == Life::Dead)).await;
+        let (_, releasing) = self.lock().left();
+        self.with_state(|s| s.stop = true);
         self.bell.notify_one();
         self.until(|s| s.stopped || s.life == Life::Dead).await;
         Ok(Leftover { held, releasing })

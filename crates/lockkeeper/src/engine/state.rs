@@ -58,6 +58,8 @@ struct Parked {
 struct Entry {
     claim: Claim,
     max_hold: Option<Duration>,
+    /// An acquire of it came back without an answer, so it may still arrive.
+    doubt: bool,
     /// Its key in `timers`.
     wake_at: Option<Stamp>,
     role: Role,
@@ -117,6 +119,24 @@ pub(crate) struct State {
     pub(super) stopped: bool,
     /// Whether a timer was set that is earlier than the thread's sleep.
     pub(super) wake_thread: bool,
+    /// Whom to tell once the lock on the tables is gone.
+    pub(super) later: Later,
+}
+
+/// Wakers run, and may drop, code of other tasks, which may come back to the tables: never under their lock.
+#[derive(Debug, Default)]
+pub(super) struct Later {
+    wake: Vec<Waker>,
+    spent: Vec<Waker>,
+    changed: Vec<Arc<Cell>>,
+}
+
+impl Later {
+    pub(super) fn act(self) {
+        self.changed.iter().for_each(|cell| cell.ring());
+        self.wake.into_iter().for_each(Waker::wake);
+        drop(self.spent);
+    }
 }
 
 /// How many pushed grants are remembered for claims whose answer is still on its way.
@@ -139,6 +159,7 @@ impl State {
             stop: false,
             stopped: false,
             wake_thread: false,
+            later: Later::default(),
         }
     }
 
@@ -162,16 +183,24 @@ impl State {
 
     /// A task gives up, or is dropped; harmless after its end.
     pub(super) fn leave(&mut self, task: u64, name: &LockName, now: Stamp) {
-        self.tasks.remove(&task);
+        self.forget_task(task);
         self.step(name, queue::Input::Leave(task), None, now);
+    }
+
+    fn forget_task(&mut self, task: u64) {
+        let parked = self.tasks.remove(&task);
+        self.later.spent.extend(parked.and_then(|p| p.waker));
     }
 
     /// The task's next turn, or `None` after keeping its waker.
     pub(super) fn poll_turn(&mut self, task: u64, waker: &Waker) -> Option<Turn> {
+        if let Some(error) = self.refusal() {
+            return Some(Turn::Failed(error));
+        }
         let parked = self.tasks.entry(task).or_default();
         let turn = parked.turn.take();
         if turn.is_none() {
-            parked.waker = Some(waker.clone());
+            self.later.spent.extend(parked.waker.replace(waker.clone()));
         }
         turn
     }
@@ -182,7 +211,7 @@ impl State {
             let mut claim = Claim::new(spec.name.clone(), fresh, spec.ttl, now, spec.note.clone());
             claim.mode = spec.mode;
             claim.unsettled = true;
-            Entry { claim, max_hold: spec.max_hold, wake_at: None, role: Role::Trying }
+            Entry { claim, max_hold: spec.max_hold, doubt: false, wake_at: None, role: Role::Trying }
         });
         entry.claim.stamp = now;
         entry.claim.queue = queue && spec.waits();
@@ -190,17 +219,32 @@ impl State {
         entry.claim.clone()
     }
 
+    /// A task's own call came back without an answer and is about to be repeated.
+    pub(super) fn doubt(&mut self, key: u64) {
+        if let Some(entry) = self.claims.get_mut(&key) {
+            entry.doubt = true;
+        }
+    }
+
     /// The answer to a task's own call.
     pub(super) fn answered(&mut self, key: u64, task: u64, answer: Result<Attempt>, now: Stamp) -> Option<Turn> {
-        let entry = self.claims.get_mut(&key)?;
+        let refusal = self.refusal();
+        let Some(entry) = self.claims.get_mut(&key) else { return refusal.map(Turn::Failed) };
         let name = entry.claim.name.clone();
+        if let Some(error) = refusal {
+            // Closed meanwhile: whatever the answer gave is given back.
+            entry.claim.unsettled &= answer.is_err() || entry.doubt;
+            self.end(key, now);
+            self.step(&name, queue::Input::Answer(key, Answer::Failed), None, now);
+            return Some(Turn::Failed(error));
+        }
         match answer {
             Ok(Attempt::Granted(grant)) => {
-                entry.claim.unsettled = false;
+                entry.claim.unsettled = entry.doubt;
                 self.grant(key, grant, Some(task), now)
             }
             Ok(Attempt::Held(held)) => {
-                entry.claim.unsettled = false;
+                entry.claim.unsettled = entry.doubt;
                 let waits = self.queues.get(&name).is_some_and(|q| q.tasks().any(|t| t.id == task && t.waits));
                 if waits {
                     let wait = Wait::new(&entry.claim, held, now);
@@ -217,7 +261,12 @@ impl State {
                         None => turn,
                     }
                 } else {
-                    self.claims.remove(&key);
+                    if entry.doubt {
+                        // An earlier send of this claim may still arrive, when nobody wants it any more.
+                        self.end(key, now);
+                    } else {
+                        self.claims.remove(&key);
+                    }
                     let turn = self.step(&name, queue::Input::Answer(key, Answer::Held), Some(task), now);
                     Some(match turn {
                         Some(Turn::Busy(None)) | None => Turn::Busy(Some(held)),
@@ -255,13 +304,13 @@ impl State {
         *cell = Some(made.clone());
         let at = hold.wake_at();
         self.set_timer(key, at);
-        self.tasks.remove(&task);
+        self.forget_task(task);
         self.step(&spec.name, queue::Input::Taken(task), None, now);
         Some(made)
     }
 
     /// Who is in the way of a waiting task, and the last trouble with asking.
-    pub(super) fn standing(&self, name: &LockName) -> (Option<Held>, Option<Error>) {
+    pub(super) fn standing(&self, name: &LockName, now: Stamp) -> (Option<Held>, Option<Error>) {
         let Some(queue) = self.queues.get(name) else { return (None, None) };
         let key = queue.pending().map(|p| p.claim).or(queue.exclusive());
         match key.and_then(|key| self.claims.get(&key)).map(|e| (&e.role, e)) {
@@ -270,7 +319,7 @@ impl State {
                 let held = Held {
                     holder: Some((*entry.claim.note).clone()),
                     token: Some(grant.token),
-                    remaining: Some(hold.deadline().since(entry.claim.stamp)),
+                    remaining: Some(hold.deadline().since(now)),
                     ..Held::default()
                 };
                 (Some(held), None)
@@ -292,7 +341,9 @@ impl State {
         let margin = hold.deadline().since(now);
         let outputs = hold.step(now, hold::Input::Release);
         if let Some(cell) = cell.as_ref().filter(|_| !outputs.is_empty()) {
-            cell.set(hold.phase(), hold.deadline());
+            if cell.set(hold.phase(), hold.deadline()) {
+                self.later.changed.push(cell.clone());
+            }
             self.metrics.let_go(now.since(cell.since), margin);
         }
         entry.claim.stamp = now;
@@ -347,7 +398,7 @@ impl State {
         for (at, key) in due {
             if let Some(waker) = self.alarms.get(&key) {
                 if at <= now {
-                    waker.wake_by_ref();
+                    self.later.wake.push(waker.clone());
                     self.timers.remove(&(at, key));
                 }
                 continue;
@@ -406,7 +457,8 @@ impl State {
                     Ok(Renewal::Renewed(lease)) => hold::Input::Renewed { stamp, lease },
                     Ok(Renewal::Granted(grant)) => hold::Input::Renewed { stamp: grant.stamp, lease: grant.lease },
                     Ok(Renewal::Lost(reason)) => hold::Input::Gone(reason),
-                    Ok(Renewal::Waiting(_)) => hold::Input::Gone(LossReason::Gone),
+                    // A keep-alive of its time in line, overtaken by the push of the grant: older, so no news.
+                    Ok(Renewal::Waiting(_)) => return,
                     Err(error) => {
                         tracing::debug!(lock = %entry.claim.name, %error, "renewal failed");
                         hold::Input::Failed
@@ -489,9 +541,7 @@ impl State {
             Event::Reconnected => {
                 for key in self.claims.keys().copied().collect::<Vec<_>>() {
                     self.poll_soon(key, now);
-                    if let Some(Entry { role: Role::Held { .. }, .. }) = self.claims.get(&key) {
-                        self.set_timer(key, Some(now));
-                    }
+                    self.hold_step(key, hold::Input::RenewNow, now, &mut Work::default());
                 }
             }
         }
@@ -516,11 +566,22 @@ impl State {
 
     // ---- closing -----------------------------------------------------------------------------------------------
 
-    /// How many guards are held, and how many releases are still to be answered.
+    /// How many guards are held, and how many calls are still to be answered: releases, and acquires that would need one.
     pub(super) fn left(&self) -> (usize, usize) {
         let held = self.claims.values().filter(|e| matches!(e.role, Role::Held { .. })).count();
-        let ending = self.claims.values().filter(|e| matches!(e.role, Role::Ending(_))).count();
+        let ending = self.claims.values().filter(|e| matches!(e.role, Role::Ending(_) | Role::Trying)).count();
         (held, ending)
+    }
+
+    #[cfg(feature = "testing")]
+    pub(super) fn leftovers(&self) -> crate::testing::Leftovers {
+        crate::testing::Leftovers {
+            queues: self.queues.len(),
+            claims: self.claims.len(),
+            tasks: self.tasks.len(),
+            timers: self.timers.len(),
+            alarms: self.alarms.len(),
+        }
     }
 
     /// Refuses new claims and sends every waiting task home.
@@ -531,13 +592,9 @@ impl State {
         let Some(error) = self.refusal() else { return };
         for parked in self.tasks.values_mut() {
             parked.turn = Some(Turn::Failed(error.clone()));
-            if let Some(waker) = parked.waker.take() {
-                waker.wake();
-            }
+            self.later.wake.extend(parked.waker.take());
         }
-        for waker in self.alarms.values() {
-            waker.wake_by_ref();
-        }
+        self.later.wake.extend(self.alarms.values().cloned());
     }
 
     /// Ends every guard.
@@ -546,13 +603,17 @@ impl State {
             if let Role::Held { hold, cell, .. } = &mut entry.role {
                 hold.step(now, hold::Input::Gone(reason));
                 if let Some(cell) = cell {
-                    cell.set(hold.phase(), hold.deadline());
+                    if cell.set(hold.phase(), hold.deadline()) {
+                        self.later.changed.push(cell.clone());
+                    }
                     self.metrics.lost(reason);
                 }
             }
         }
         for key in self.claims.keys().copied().collect::<Vec<_>>() {
-            self.end(key, now);
+            if !matches!(self.claims.get(&key).map(|e| &e.role), Some(Role::Trying)) {
+                self.end(key, now);
+            }
         }
     }
 
@@ -569,7 +630,7 @@ impl State {
     /// Wakes `waker` at `at`; the key to change or cancel it by.
     pub(super) fn set_alarm(&mut self, key: Option<u64>, at: Stamp, waker: &Waker) -> u64 {
         let key = key.unwrap_or_else(|| self.key());
-        self.alarms.insert(key, waker.clone());
+        self.later.spent.extend(self.alarms.insert(key, waker.clone()));
         if self.timers.insert((at, key)) {
             self.note_timer(at);
         }
@@ -577,7 +638,7 @@ impl State {
     }
 
     pub(super) fn cancel_alarm(&mut self, key: u64, at: Stamp) {
-        self.alarms.remove(&key);
+        self.later.spent.extend(self.alarms.remove(&key));
         self.timers.remove(&(at, key));
     }
 
@@ -598,7 +659,12 @@ impl State {
         self.wake_thread = false;
         // Closed and nothing left to renew or release: nobody can need the thread any more.
         self.stopped = self.stop || (self.life != Life::Open && self.left() == (0, 0) && self.idle());
-        (!self.stopped).then_some((work, self.sleeps_until))
+        if self.stopped {
+            // Nobody will ring any more.
+            self.later.wake.extend(self.alarms.values().cloned());
+            return None;
+        }
+        Some((work, self.sleeps_until))
     }
 
     fn next_timer(&self) -> Option<Stamp> {
@@ -644,7 +710,7 @@ impl State {
             let (task, turn) = match output {
                 queue::Output::Try { task, claim } => (task, Turn::Try(claim)),
                 queue::Output::Grant { task, claim } => (task, Turn::Granted(claim)),
-                queue::Output::Busy(task) => (task, Turn::Busy(self.standing(name).0)),
+                queue::Output::Busy(task) => (task, Turn::Busy(self.standing(name, now).0)),
                 queue::Output::Drop(claim) => {
                     self.end(claim, now);
                     continue;
@@ -656,9 +722,7 @@ impl State {
             }
             let parked = self.tasks.entry(task).or_default();
             parked.turn = Some(turn);
-            if let Some(waker) = parked.waker.take() {
-                waker.wake();
-            }
+            self.later.wake.extend(parked.waker.take());
         }
         mine
     }
@@ -696,8 +760,10 @@ impl State {
         let Some(entry) = self.claims.get_mut(&key) else { return };
         let Role::Held { hold, cell, .. } = &mut entry.role else { return };
         let outputs = hold.step(now, input);
-        if let Some(cell) = cell {
-            cell.set(hold.phase(), hold.deadline());
+        if let Some(cell) = cell
+            && cell.set(hold.phase(), hold.deadline())
+        {
+            self.later.changed.push(cell.clone());
         }
         let (phase, at) = (hold.phase(), hold.wake_at());
         let name = entry.claim.name.clone();

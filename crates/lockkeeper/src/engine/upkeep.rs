@@ -76,7 +76,7 @@ impl Upkeep {
         let mut event = store.next_event();
         loop {
             let now = engine.clock.now();
-            let Some((work, next)) = engine.lock().round(now) else { break };
+            let Some((work, next)) = engine.with_state(|s| s.round(now)) else { break };
             self.send(work, now);
             tokio::select! {
                 biased;

@@ -54,7 +54,7 @@ pub enum Input {
     Failed,
     /// The store says it is over.
     Gone(LossReason),
-    /// The connection came back: renew at once.
+    /// The connection came back: a renewal is due at once, whatever the old connection still has in flight.
     RenewNow,
     /// The owner lets go.
     Release,
@@ -112,8 +112,12 @@ impl Hold {
         Some(next.map_or(self.deadline(), |next| next.min(self.deadline())))
     }
 
-    /// How much earlier than planned a renewal may join a batch.
+    /// How much earlier than planned a renewal may join a batch. A repeat keeps its pause: near the deadline pauses are
+    /// shorter than the slack, and a store that fails at once would be asked in a tight loop.
     fn slack(&self) -> Duration {
+        if self.phase == Phase::Suspect {
+            return Duration::ZERO;
+        }
         (self.ttl / 60).min(Duration::from_millis(5))
     }
 
@@ -143,14 +147,14 @@ impl Hold {
             }
             Input::Renewed { stamp, lease } => {
                 self.lease_end = self.lease_end.max(deadline(stamp, lease));
-                self.renew_at = stamp.after(lease.min(self.ttl) / 3).max(now.after(self.ttl / 60));
+                self.renew_at = stamp.after(lease.min(self.ttl) / 3).max(now.after(self.ttl / 30));
                 self.give_up = None;
                 self.change(Phase::Held)
             }
             Input::Failed => self.failed(now),
             Input::RenewNow => {
-                self.renew_at = now;
-                self.tick(now)
+                (self.renew_at, self.give_up) = (now, None);
+                Vec::new()
             }
             Input::Tick => self.tick(now),
             Input::Release => Vec::new(),
@@ -244,6 +248,30 @@ mod tests {
         }
         assert!(tries >= 4, "{tries}");
         assert_eq!(h.phase(), Phase::Lost(LossReason::Expired));
+    }
+
+    #[test]
+    fn repeats_keep_their_pause_to_the_end() {
+        let mut h = hold(None);
+        h.step(s(11_000), Input::Tick);
+        h.step(s(11_000), Input::Failed);
+        while !matches!(h.phase(), Phase::Lost(_)) {
+            let at = h.wake_at().unwrap();
+            if h.step(at, Input::Tick).contains(&Output::Changed(Phase::Lost(LossReason::Expired))) {
+                break;
+            }
+            h.step(at, Input::Failed);
+            assert!(h.step(at, Input::Tick).is_empty(), "again at once, with {:?} left", h.deadline().since(at));
+            assert!(h.wake_at().unwrap() > at);
+        }
+    }
+
+    #[test]
+    fn a_new_connection_makes_a_renewal_due_at_once() {
+        let mut h = hold(None);
+        assert!(h.step(s(2000), Input::RenewNow).is_empty());
+        assert_eq!(h.wake_at(), Some(s(2000)));
+        assert!(matches!(h.step(s(2000), Input::Tick)[..], [Output::Renew { .. }]));
     }
 
     #[test]

@@ -29,9 +29,38 @@ pub(crate) use clock::ManualClock;
 pub use faults::{Faults, FaultyStore, Op};
 
 use crate::guard::Guard;
+use crate::keeper::Keeper;
 use crate::store::LossReason;
+use crate::stores::memory::MemoryStore;
 
 /// Makes a guard lose its lock at once, as if the store had said so.
 pub fn lose(guard: &Guard, reason: LossReason) {
     guard.lose(reason);
+}
+
+/// A memory store of its own whose leases end by `clock`: give the same clock to the keepers over it.
+pub fn memory(clock: &Clock) -> MemoryStore {
+    MemoryStore::on(clock.as_clock())
+}
+
+/// How much a keeper remembers at this moment; all zero when nothing is held, asked for or on its way.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Names with a local queue.
+    pub queues: usize,
+    /// Claims asked for, waiting, held or being released.
+    pub claims: usize,
+    /// Tasks between two turns.
+    pub tasks: usize,
+    /// Timers of claims and alarms.
+    pub timers: usize,
+    /// Tasks that sleep by the keeper's clock.
+    pub alarms: usize,
+}
+
+/// What `keeper` remembers at this moment.
+#[doc(hidden)]
+pub fn leftovers(keeper: &Keeper) -> Leftovers {
+    keeper.inner.engine.leftovers()
 }

@@ -1,0 +1,179 @@
+//! A store that says, hears and breaks what no healthy one would.
+
+use async_trait::async_trait;
+use lockkeeper::register::{Entry, Written};
+use lockkeeper::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal};
+use lockkeeper::stores::memory::MemoryStore;
+use lockkeeper::{Error, LockName, Pass, Register, Result, Store, StoreInfo, Token};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// What a test slips into the stream of events.
+pub enum Word {
+    Event(Event),
+    Act(Box<dyn FnOnce() + Send>),
+}
+
+impl std::fmt::Debug for Word {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Word")
+    }
+}
+
+struct Hook(Box<dyn FnMut() + Send>);
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
+/// A memory store with extra events and with methods that panic on request.
+#[derive(Debug)]
+pub struct Odd {
+    inner: MemoryStore,
+    said: tokio::sync::Mutex<UnboundedReceiver<Word>>,
+    say: UnboundedSender<Word>,
+    look: Mutex<Option<Hook>>,
+    /// How many acquires are sent, and answered with an error, without arriving.
+    pub failing: AtomicU32,
+    /// The scheme it goes by.
+    pub scheme: &'static str,
+    pub renew_panics: AtomicBool,
+    pub release_panics: AtomicBool,
+    pub acquire_panics: AtomicBool,
+    pub renewals: AtomicU64,
+    /// The claims of every acquire and release, in order, and whether it was a release.
+    pub seen: Mutex<Vec<(bool, Claim)>>,
+}
+
+impl Odd {
+    pub fn new(inner: MemoryStore) -> Self {
+        let (say, said) = unbounded_channel();
+        Self {
+            inner,
+            said: tokio::sync::Mutex::new(said),
+            say,
+            look: Mutex::default(),
+            failing: AtomicU32::new(0),
+            scheme: "memory",
+            renew_panics: AtomicBool::new(false),
+            release_panics: AtomicBool::new(false),
+            acquire_panics: AtomicBool::new(false),
+            renewals: AtomicU64::new(0),
+            seen: Mutex::default(),
+        }
+    }
+
+    /// The next event is this one.
+    pub fn say(&self, event: Event) {
+        self.say.send(Word::Event(event)).unwrap();
+    }
+
+    /// Runs on the keeper's own thread, at its next look for events.
+    pub fn on_thread(&self, act: impl FnOnce() + Send + 'static) {
+        self.say.send(Word::Act(Box::new(act))).unwrap();
+    }
+
+    /// Runs on the keeper's own thread whenever it has woken up, before it looks at its timers.
+    pub fn on_wake(&self, act: impl FnMut() + Send + 'static) {
+        *self.look.lock().unwrap() = Some(Hook(Box::new(act)));
+    }
+
+    /// The keeper's own thread dies of a panic.
+    pub fn kill(&self) {
+        self.on_thread(|| std::panic::resume_unwind(Box::new("injected")));
+    }
+
+    fn saw(&self, release: bool, claims: &[Claim]) {
+        self.seen.lock().unwrap().extend(claims.iter().map(|c| (release, c.clone())));
+    }
+}
+
+/// Panics with a message that is not printed as a failure of the test.
+fn break_down(which: &AtomicBool) {
+    if which.load(Ordering::SeqCst) {
+        std::panic::resume_unwind(Box::new("injected"));
+    }
+}
+
+#[async_trait]
+impl Store for Odd {
+    fn info(&self) -> StoreInfo {
+        let mut info = self.inner.info();
+        info.scheme = self.scheme;
+        info
+    }
+
+    async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
+        self.saw(false, claims);
+        break_down(&self.acquire_panics);
+        if self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
+            return claims.iter().map(|_| Err(Error::unavailable("the connection broke (injected)"))).collect();
+        }
+        self.inner.try_acquire(claims).await
+    }
+
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        self.renewals.fetch_add(1, Ordering::SeqCst);
+        break_down(&self.renew_panics);
+        self.inner.renew(claims).await
+    }
+
+    async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
+        self.saw(true, claims);
+        break_down(&self.release_panics);
+        self.inner.release(claims).await
+    }
+
+    async fn next_event(&self) -> Event {
+        let mut said = self.said.lock().await;
+        loop {
+            let look = std::future::poll_fn(|_| {
+                if let Some(Hook(act)) = &mut *self.look.lock().unwrap() {
+                    act();
+                }
+                std::task::Poll::<()>::Pending
+            });
+            tokio::select! {
+                biased;
+                () = look => {}
+                word = said.recv() => match word {
+                    Some(Word::Event(event)) => return event,
+                    Some(Word::Act(act)) => act(),
+                    None => std::future::pending().await,
+                },
+                event = self.inner.next_event() => return event,
+            }
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
+        self.inner.inspect(name).await
+    }
+
+    async fn list(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
+        self.inner.list(prefix, cursor).await
+    }
+
+    async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
+        self.inner.break_lock(name, token).await
+    }
+}
+
+#[async_trait]
+impl Register for Odd {
+    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
+        self.inner.enter(key, pass).await
+    }
+
+    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
+        self.inner.write(key, pass, value, ttl).await
+    }
+
+    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
+        self.inner.read(key).await
+    }
+}
