@@ -189,3 +189,16 @@ fn json_lines_tell_of_each_step() {
     assert_eq!(wrong.code, Some(78));
     assert!(wrong.stderr.contains("\"kind\":\"invalid-config\"") && wrong.stderr.contains("\"code\":78"), "{wrong:?}");
 }
+
+#[test]
+fn a_lock_with_a_long_ttl_that_was_handed_over_is_not_in_danger() {
+    let place = Place::new();
+    let holder = place.holder("job", &[]);
+    // A lease just handed over lasts 10 s: less than the sixth of this TTL that would end the command.
+    let waiter = place.start(&["run", "--ttl", "90s", "job", "--", "sh", "-c", "sleep 0.2; exit 4"]);
+    place.until_waiting("job", 1);
+    place.dir.write("go", "");
+    assert_eq!(holder.wait().code, Some(0));
+    let ended = waiter.wait();
+    assert_eq!(ended.code, Some(4), "{ended:?}");
+}
