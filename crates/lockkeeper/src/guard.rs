@@ -125,11 +125,6 @@ impl Guard {
             None => Err(self.lease.lost_error("it had ended before it was released:").during("release")),
         }
     }
-
-    #[cfg(feature = "testing")]
-    pub(crate) fn lose(&self, reason: LossReason) {
-        self.keeper.engine.lose(self.key, reason);
-    }
 }
 
 impl Drop for Guard {
@@ -264,6 +259,11 @@ impl Lease {
     /// was handed over and not renewed yet.
     pub fn span(&self) -> Duration {
         self.cell.span()
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn lose(&self, reason: LossReason) {
+        self.engine.lose(self.cell.holder, reason);
     }
 
     fn lost_error(&self, what: &str) -> Error {

@@ -331,7 +331,7 @@ fn with_keeps_a_success_whose_release_failed() {
 fn the_blocking_face_tells_of_a_loss_and_not_of_a_release() {
     let bench = Bench::new();
     let (_, builder) = bench.builder();
-    let keeper = lockkeeper::blocking::Keeper::from_builder(builder).unwrap();
+    let keeper = lockkeeper::blocking::Builder::from(builder).connect().unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     let guard = keeper.lock("x").acquire().unwrap();
     let tell_released = tell.clone();

@@ -314,7 +314,7 @@ fn the_metrics_tell_what_happened() {
     let fence = Fence::new("f", ()).unwrap();
     fence.enter(&broken.pass().unwrap(), |()| ()).unwrap();
     fence.enter(&stale, |()| ()).unwrap_err();
-    testing::lose(&broken, LossReason::Broken);
+    testing::lose(&broken.lease(), LossReason::Broken);
     let forgotten = now(keeper.lock("y").max_hold(secs(1)).acquire()).unwrap();
     bench.clock.advance(secs(1));
     drop(forgotten);

@@ -75,7 +75,7 @@ fn row_03_a_suspend_within_the_deadline_loses_nothing() {
     assert_eq!(guard.state(), State::Held);
     bench.settle();
     assert_eq!(guard.remaining(), VALID, "renewed at once");
-    testing::lose(&guard, LossReason::Broken);
+    testing::lose(&guard.lease(), LossReason::Broken);
     assert_eq!(now(guard.lost()), LossReason::Broken);
 }
 

@@ -185,10 +185,10 @@ impl Engine {
         self.with_state(|s| s.begin_release(key, false, self.clock.now()));
     }
 
-    /// Ends a guard by force.
+    /// Ends a guard by force, and gives its lock back.
     #[cfg(feature = "testing")]
-    pub(crate) fn lose(&self, key: u64, reason: LossReason) {
-        self.with_state(|s| s.lose(key, reason, self.clock.now()));
+    pub(crate) fn lose(&self, holder: HolderId, reason: LossReason) {
+        self.with_state(|s| s.force(holder, reason, self.clock.now()));
     }
 
     #[cfg(feature = "testing")]

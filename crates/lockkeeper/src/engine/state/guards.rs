@@ -59,9 +59,21 @@ impl State {
         }
     }
 
-    /// Forces the loss of a guard.
-    pub(in crate::engine) fn lose(&mut self, key: u64, reason: LossReason, now: Stamp) {
+    /// The store said that a guard is over.
+    pub(super) fn lose(&mut self, key: u64, reason: LossReason, now: Stamp) {
         self.hold_step(key, hold::Input::Gone(reason), now, &mut Work::default());
+    }
+
+    /// Ends a guard by force, and gives its lock back.
+    #[cfg(feature = "testing")]
+    pub(in crate::engine) fn force(&mut self, holder: crate::HolderId, reason: LossReason, now: Stamp) {
+        let found = self.claims.iter().find(|(_, e)| e.claim.holder == holder);
+        let Some((&key, entry)) = found.filter(|(_, e)| matches!(e.role, Role::Held { .. })) else { return };
+        let claim = entry.claim.clone();
+        self.lose(key, reason, now);
+        let ending = Role::Ending(crate::engine::wait::Ending::new(claim.ttl, now));
+        self.claims.insert(key, Entry { claim, max_hold: None, doubt: false, wake_at: None, role: ending });
+        self.set_timer(key, Some(now));
     }
 
     /// How many guards are held, and how many calls are still to be answered: releases, and acquires that would need one.

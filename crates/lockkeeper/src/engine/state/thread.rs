@@ -193,9 +193,9 @@ impl State {
     }
 
     fn poll_soon(&mut self, key: u64, now: Stamp) {
-        if let Some(Entry { role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key)
-            && !wait.in_flight
-        {
+        let Some(Entry { role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
+        wait.hinted = wait.in_flight;
+        if !wait.in_flight {
             wait.next = now;
             self.set_timer(key, Some(now));
         }
