@@ -1,0 +1,280 @@
+//! C: read-modify-write behind a fence. Leases are worth nothing here: a holder may be paused for ever and its messages
+//! may arrive at any time, so only the fence stands between an old holder and the value.
+
+use lockkeeper::{HolderId, Pass, Token};
+use stateright::{Model, Property};
+
+/// What ships, or a way to get it wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// `enter` raises the fence and reads in one step, before anything else.
+    Shipped,
+    /// The fence is looked at on writes only; the value comes from a plain read.
+    WriteOnly,
+    /// `enter` checks the fence but does not raise it.
+    NotRaised,
+    /// A holder repeats a write whose answer is missing and does not wait for it before its next one.
+    RepeatedWrite,
+}
+
+/// The model.
+#[derive(Clone, Debug)]
+pub struct Fenced {
+    /// Which one.
+    pub variant: Variant,
+    /// How many holders there are, one after the other in the order of their grants.
+    pub holders: usize,
+    /// How many times each reads and writes.
+    pub rounds: u8,
+}
+
+/// Where a holder stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// No grant yet.
+    Out,
+    /// Granted; this many rounds done; nothing under way.
+    Ready {
+        /// Its token.
+        token: u64,
+        /// Rounds done.
+        round: u8,
+    },
+    /// Waits for an answer.
+    Asking {
+        /// Its token.
+        token: u64,
+        /// Rounds done.
+        round: u8,
+    },
+    /// Has read this value.
+    Read {
+        /// Its token.
+        token: u64,
+        /// Rounds done.
+        round: u8,
+        /// The version it read.
+        version: u64,
+    },
+    /// A fence refused it.
+    Stale,
+}
+
+/// A message on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Message {
+    /// To the register: enter, or a plain read.
+    Enter(usize, u64),
+    /// To the register: a version computed from another.
+    Write {
+        /// Who.
+        holder: usize,
+        /// With which token.
+        token: u64,
+        /// The version it was computed from.
+        base: u64,
+        /// The version written.
+        version: u64,
+    },
+    /// From the register: the version read.
+    Value(usize, u64),
+    /// From the register: written.
+    Written(usize),
+    /// From the register: a later holder has been here.
+    Stale(usize),
+}
+
+/// One state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    last_token: u64,
+    fence: Option<Pass>,
+    version: u64,
+    holders: Vec<Holder>,
+    network: Vec<Message>,
+    /// What a reader that shows no pass saw last.
+    seen: u64,
+    lost_update: bool,
+    fell: bool,
+    writes: u8,
+    refused: bool,
+}
+
+/// One step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// This one is granted the lock: whoever had it has run out of time.
+    Grant(usize),
+    /// Enters the register.
+    Enter(usize),
+    /// Sends its write.
+    Write(usize),
+    /// Sends its write once more and goes on.
+    WriteTwice(usize),
+    /// A message arrives.
+    Deliver(Message),
+    /// A message is lost.
+    Lose(Message),
+    /// Somebody reads without a pass.
+    Peek,
+}
+
+fn pass(holder: usize, token: u64) -> Pass {
+    let token = Token::new(token).expect("a small token");
+    Pass::new(super::NAME.clone(), token, HolderId::from_u128(holder as u128 + 1))
+}
+
+impl Fenced {
+    fn deliver(&self, s: &mut State, message: Message) {
+        match message {
+            Message::Enter(holder, token) => {
+                if self.variant != Variant::WriteOnly {
+                    let pass = pass(holder, token);
+                    if !clears(&pass, s) {
+                        s.send(Message::Stale(holder));
+                        return;
+                    }
+                    if self.variant != Variant::NotRaised {
+                        s.raise(pass);
+                    }
+                }
+                s.send(Message::Value(holder, s.version));
+            }
+            Message::Write { holder, token, base, version } => {
+                let pass = pass(holder, token);
+                if !clears(&pass, s) {
+                    s.send(Message::Stale(holder));
+                    return;
+                }
+                s.raise(pass);
+                // The same write twice in a row changes nothing.
+                s.lost_update |= base != s.version && version != s.version;
+                s.version = version;
+                s.writes += 1;
+                s.send(Message::Written(holder));
+            }
+            Message::Value(holder, version) => {
+                if let Holder::Asking { token, round } = s.holders[holder] {
+                    s.holders[holder] = Holder::Read { token, round, version };
+                }
+            }
+            Message::Written(holder) => {
+                if let Holder::Asking { token, round } = s.holders[holder] {
+                    s.holders[holder] = Holder::Ready { token, round: round + 1 };
+                }
+            }
+            Message::Stale(holder) => {
+                s.holders[holder] = Holder::Stale;
+                s.refused = true;
+            }
+        }
+    }
+}
+
+fn clears(pass: &Pass, s: &State) -> bool {
+    pass.clears(&super::NAME, s.fence.as_ref()).expect("one lock")
+}
+
+impl State {
+    fn raise(&mut self, pass: Pass) {
+        self.fell |= self.fence.as_ref().is_some_and(|f| f.token > pass.token);
+        self.fence = Some(pass);
+    }
+
+    fn send(&mut self, message: Message) {
+        self.network.push(message);
+        self.network.sort_unstable();
+    }
+}
+
+impl Model for Fenced {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            last_token: 0,
+            fence: None,
+            version: 0,
+            holders: vec![Holder::Out; self.holders],
+            network: Vec::new(),
+            seen: 0,
+            lost_update: false,
+            fell: false,
+            writes: 0,
+            refused: false,
+        }]
+    }
+
+    fn actions(&self, s: &State, actions: &mut Vec<Action>) {
+        for (i, holder) in s.holders.iter().enumerate() {
+            match *holder {
+                Holder::Out => actions.push(Action::Grant(i)),
+                Holder::Ready { round, .. } if round < self.rounds => actions.push(Action::Enter(i)),
+                Holder::Read { .. } => {
+                    actions.push(Action::Write(i));
+                    if self.variant == Variant::RepeatedWrite {
+                        actions.push(Action::WriteTwice(i));
+                    }
+                }
+                Holder::Ready { .. } | Holder::Asking { .. } | Holder::Stale => {}
+            }
+        }
+        let mut last = None;
+        for &message in &s.network {
+            if last.replace(message) != Some(message) {
+                actions.extend([Action::Deliver(message), Action::Lose(message)]);
+            }
+        }
+        if s.seen != s.version {
+            actions.push(Action::Peek);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut s = last.clone();
+        match action {
+            Action::Grant(i) => {
+                s.last_token = Token::next(s.last_token, 0).ok()?.get();
+                s.holders[i] = Holder::Ready { token: s.last_token, round: 0 };
+            }
+            Action::Enter(i) => {
+                let Holder::Ready { token, round } = s.holders[i] else { return None };
+                s.holders[i] = Holder::Asking { token, round };
+                s.send(Message::Enter(i, token));
+            }
+            Action::Write(i) | Action::WriteTwice(i) => {
+                let Holder::Read { token, round, version } = s.holders[i] else { return None };
+                s.holders[i] = Holder::Asking { token, round };
+                let own = token * 10 + u64::from(round) + 1;
+                let write = Message::Write { holder: i, token, base: version, version: own };
+                s.send(write);
+                if matches!(action, Action::WriteTwice(_)) {
+                    s.send(write);
+                }
+            }
+            Action::Deliver(message) | Action::Lose(message) => {
+                let at = s.network.iter().position(|m| *m == message)?;
+                s.network.remove(at);
+                if matches!(action, Action::Deliver(_)) {
+                    self.deliver(&mut s, message);
+                }
+            }
+            Action::Peek => s.seen = s.version,
+        }
+        Some(s)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("no lost update", |_, s: &State| !s.lost_update),
+            Property::always("the fence never falls", |_, s: &State| !s.fell),
+            Property::sometimes("every holder writes", |m: &Fenced, s: &State| s.writes as usize >= m.holders),
+            Property::sometimes("an old holder is refused", |m: &Fenced, s: &State| {
+                s.refused || m.variant == Variant::WriteOnly
+            }),
+            // What a reader without a pass must live with: the value may change before it acts.
+            Property::sometimes("a plain read is overtaken", |_, s: &State| s.seen != 0 && s.seen != s.version),
+        ]
+    }
+}

@@ -1,0 +1,76 @@
+//! Model D: tasks, keepers and the line in the store.
+
+#![expect(clippy::print_stdout, reason = "states, seconds and steps are for people")]
+
+use lockkeeper::Mode;
+use models::handover::{Handover, Variant};
+use models::{Outcome, check, shortest};
+
+fn all_exclusive() -> Handover {
+    let two = vec![Mode::Exclusive; 2];
+    Handover { variant: Variant::Shipped, tasks: vec![two.clone(), two], losses: 0, deaths: 0, ages: 0, cancels: 1 }
+}
+
+fn run(what: &str, model: Handover) -> Outcome {
+    let variant = model.variant;
+    let outcome = if variant == Variant::Shipped { check(model) } else { shortest(model) };
+    println!(
+        "handover {variant:?}, {what}: {} states, depth {}, {:.1?}{}",
+        outcome.states,
+        outcome.depth,
+        outcome.took,
+        outcome.found()
+    );
+    outcome
+}
+
+#[test]
+fn shipped_with_cancels() {
+    run("cancels", Handover { cancels: 2, ..all_exclusive() }).assert_holds(5_000);
+}
+
+#[test]
+fn shipped_with_losses() {
+    run("losses", Handover { losses: 1, ..all_exclusive() }).assert_holds(5_000);
+}
+
+#[test]
+fn shipped_with_deaths() {
+    run("deaths", Handover { deaths: 1, ages: 1, ..all_exclusive() }).assert_holds(5_000);
+}
+
+#[test]
+fn shipped_with_deaths_and_losses() {
+    run("deaths and losses", Handover { deaths: 1, ages: 1, losses: 1, ..all_exclusive() }).assert_holds(5_000);
+}
+
+#[test]
+fn shipped_with_readers() {
+    let tasks = vec![vec![Mode::Exclusive, Mode::Shared], vec![Mode::Shared, Mode::Shared]];
+    run("readers", Handover { tasks, ..all_exclusive() }).assert_holds(5_000);
+}
+
+#[test]
+fn twin_place_lost() {
+    run("", Handover { variant: Variant::PlaceLost, ..all_exclusive() })
+        .assert_breaks("an inherited place is not overtaken");
+}
+
+#[test]
+fn twin_cancel_once() {
+    run("", Handover { variant: Variant::CancelOnce, losses: 1, ..all_exclusive() }).assert_breaks("no stall");
+}
+
+#[test]
+fn twin_claim_per_task() {
+    run("", Handover { variant: Variant::ClaimPerTask, ..all_exclusive() })
+        .assert_breaks("one Exclusive claim per keeper");
+}
+
+#[test]
+fn twin_settled_by_any_answer() {
+    // The next task repeats the call of one that gave up; the first call arrives when all is over.
+    let outcome = run("", Handover { variant: Variant::SettledByAnyAnswer, ..all_exclusive() });
+    let (property, _) = outcome.broken.expect("the late call is granted to nobody");
+    assert!(["no stall", "nothing is left behind"].contains(&property), "{property}");
+}
