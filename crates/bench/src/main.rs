@@ -14,7 +14,7 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         // The other side of the hand-over between processes.
-        ["peer", store] => return handover::peer(store),
+        ["peer", store] => handover::peer(store),
         [] => {
             for part in [memory::run, sqlite::run, handover::run, renew::run] {
                 part();

@@ -10,7 +10,7 @@ use std::time::Duration;
 const EXAMPLES: &str = "\
 Examples:
   cron: skip this time if the last one is still busy, and send no mail about it
-    */5 * * * *  lockkeeper run -n --busy-code 0 reports -- /usr/local/bin/make-reports
+    */5 * * * *  lockkeeper run --store local -n --busy-code 0 reports -- /usr/local/bin/make-reports
   deploy: wait up to ten minutes for a deployment under way, and stop after an hour
     lockkeeper run -w 10m --max-hold 1h --label \"$USER\" deploy/shop -- ./deploy.sh
   systemd: only one of several units or machines does the work
@@ -27,7 +27,7 @@ pub(crate) struct Cli {
     ///
     /// Without it: LOCKKEEPER_STORE, then the file named by LOCKKEEPER_STORE_FILE, then `store = "URL"` in
     /// ~/.config/lockkeeper/config.toml or /etc/lockkeeper/config.toml, then the local file.
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL", display_order = 90)]
     pub(crate) store: Option<String>,
 
     #[command(subcommand)]
@@ -105,7 +105,7 @@ pub(crate) struct RunArgs {
     /// A few words that others see while the lock is held.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) label: String,
-    /// The exit code when the lock is held by somebody else.
+    /// The exit code when the lock is held by somebody else; with 0 nothing is said about it either.
     #[arg(long, value_name = "N", default_value_t = crate::exit::BUSY)]
     pub(crate) busy_code: u8,
     /// Tell what happens as JSON lines on stderr instead of sentences.

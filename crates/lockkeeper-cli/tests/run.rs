@@ -17,7 +17,7 @@ fn the_second_of_two_exits_75_at_once_and_says_who_holds_it() {
     common::one_sentence(&second, 75, &format!("(pid {}) \"first\\x0aone\"", holder.pid()));
     assert!(!place.dir.join("ran").exists());
     let quiet = place.ends(&["run", "-n", "--busy-code", "0", "job", "--", "touch", "ran"]);
-    assert_eq!(quiet.code, Some(0), "{quiet:?}");
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (Some(0), ""), "{quiet:?}");
     let limited = place.ends(&["run", "-w", "200ms", "job", "--", "touch", "ran"]);
     common::one_sentence(&limited, 75, "still held after 200ms");
     assert!(!place.dir.join("ran").exists());
@@ -183,7 +183,22 @@ fn json_lines_tell_of_each_step() {
         ended.stderr.lines().map(|l| l.split("\"event\":\"").nth(1).unwrap().split('"').next().unwrap()).collect();
     assert_eq!((ended.code, events), (Some(3), vec!["acquired", "started", "ended", "released"]), "{ended:?}");
     assert!(ended.stderr.lines().all(|l| l.contains("\"v\":1") && l.starts_with('{')), "{ended:?}");
+    let local = testkit::Proc::start(&mut place.bare(&["run", "--json", "x", "--", "true"])).wait();
+    assert!(local.stderr.lines().all(|l| l.starts_with('{')) && local.stderr.contains("\"notice\""), "{local:?}");
     let wrong = place.ends(&["run", "--json", "--ttl", "1ms", "x", "--", "true"]);
     assert_eq!(wrong.code, Some(78));
     assert!(wrong.stderr.contains("\"kind\":\"invalid-config\"") && wrong.stderr.contains("\"code\":78"), "{wrong:?}");
+}
+
+#[test]
+fn a_lock_with_a_long_ttl_that_was_handed_over_is_not_in_danger() {
+    let place = Place::new();
+    let holder = place.holder("job", &[]);
+    // A lease just handed over lasts 10 s: less than the sixth of this TTL that would end the command.
+    let waiter = place.start(&["run", "--ttl", "90s", "job", "--", "sh", "-c", "sleep 0.2; exit 4"]);
+    place.until_waiting("job", 1);
+    place.dir.write("go", "");
+    assert_eq!(holder.wait().code, Some(0));
+    let ended = waiter.wait();
+    assert_eq!(ended.code, Some(4), "{ended:?}");
 }

@@ -51,7 +51,7 @@ mod tests {
     async fn work_stops_when_its_lock_is_broken() {
         let keeper = Keeper::connect("memory:").await.unwrap();
         let guard = keeper.lock("copy").acquire().await.unwrap();
-        testing::lose(&guard, LossReason::Broken);
+        testing::lose(&guard.lease(), LossReason::Broken);
         assert_eq!(guard.state(), State::Lost(LossReason::Broken));
         let endless = guard.run(std::future::pending::<()>()).await;
         assert_eq!(endless.unwrap_err().kind(), ErrorKind::Lost);

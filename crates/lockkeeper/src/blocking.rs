@@ -5,8 +5,9 @@
 use crate::error::{Error, Result};
 use crate::guard::{Lease, State};
 use crate::name::LockName;
-use crate::store::{LossReason, StoreInfo};
-use crate::token::Token;
+use crate::register::Pass;
+use crate::store::{Cursor, Guarantee, LossReason, Page, Record, StoreInfo};
+use crate::token::{HolderId, Token};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,12 +28,57 @@ impl Keeper {
         block_on(crate::Keeper::connect(url)).map(Self)
     }
 
-    /// Connects with settings.
+    /// Settings for a connection to `url`; ends with [`Builder::connect`].
+    pub fn builder(url: impl AsRef<str>) -> Builder {
+        Builder(crate::Keeper::builder(url))
+    }
+
+    /// Who holds and who waits; see [`crate::Keeper::inspect`].
     ///
     /// # Errors
-    /// As [`crate::Builder::connect`].
-    pub fn from_builder(builder: crate::Builder) -> Result<Self> {
-        block_on(builder.connect()).map(Self)
+    /// As there.
+    pub fn inspect(&self, name: impl AsRef<[u8]>) -> Result<Option<Record>> {
+        block_on(self.0.inspect(name))
+    }
+
+    /// One page of locks; see [`crate::Keeper::list`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn list(&self, prefix: impl AsRef<[u8]>, cursor: Option<Cursor>) -> Result<Page> {
+        block_on(self.0.list(prefix, cursor))
+    }
+
+    /// Takes a lock away from its holder; see [`crate::Keeper::break_lock`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn break_lock(&self, name: impl AsRef<[u8]>, token: Token) -> Result<Option<Token>> {
+        block_on(self.0.break_lock(name, token))
+    }
+
+    /// Raises a register's fence and reads it; see [`crate::Keeper::enter`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn enter(&self, key: impl AsRef<[u8]>, pass: &Pass) -> Result<Option<Vec<u8>>> {
+        block_on(self.0.enter(key, pass))
+    }
+
+    /// Writes a register; see [`crate::Keeper::write`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write(&self, key: impl AsRef<[u8]>, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<()> {
+        block_on(self.0.write(key, pass, value, ttl))
+    }
+
+    /// Reads a register; see [`crate::Keeper::read`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        block_on(self.0.read(key))
     }
 
     /// Describes a lock; no I/O.
@@ -51,6 +97,69 @@ impl Keeper {
     /// As there.
     pub fn close(&self, limit: Duration) -> Result<crate::Leftover> {
         block_on(self.0.close(limit))
+    }
+}
+
+/// Settings of a [`Keeper`]; see [`crate::Builder`].
+#[derive(Debug)]
+#[must_use]
+pub struct Builder(crate::Builder);
+
+impl From<crate::Builder> for Builder {
+    fn from(builder: crate::Builder) -> Self {
+        Self(builder)
+    }
+}
+
+/// The same keeper, without `async`.
+impl From<crate::Keeper> for Keeper {
+    fn from(keeper: crate::Keeper) -> Self {
+        Self(keeper)
+    }
+}
+
+impl Builder {
+    /// See [`crate::Builder::label`].
+    pub fn label(self, label: impl Into<String>) -> Self {
+        Self(self.0.label(label))
+    }
+
+    /// See [`crate::Builder::ttl`].
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self(self.0.ttl(ttl))
+    }
+
+    /// See [`crate::Builder::wait`].
+    pub fn wait(self, wait: Duration) -> Self {
+        Self(self.0.wait(wait))
+    }
+
+    /// See [`crate::Builder::max_hold`].
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        Self(self.0.max_hold(max_hold))
+    }
+
+    /// See [`crate::Builder::prefix`].
+    pub fn prefix(self, prefix: impl AsRef<[u8]>) -> Self {
+        Self(self.0.prefix(prefix))
+    }
+
+    /// See [`crate::Builder::require`].
+    pub fn require(self, guarantee: Guarantee) -> Self {
+        Self(self.0.require(guarantee))
+    }
+
+    /// See [`crate::Builder::linger`].
+    pub fn linger(self, linger: Duration) -> Self {
+        Self(self.0.linger(linger))
+    }
+
+    /// Opens the store and starts the keeper.
+    ///
+    /// # Errors
+    /// As [`crate::Builder::connect`].
+    pub fn connect(self) -> Result<Keeper> {
+        block_on(self.0.connect()).map(Keeper)
     }
 }
 
@@ -141,6 +250,24 @@ impl Guard {
     /// The fencing number of this grant.
     pub fn token(&self) -> Token {
         self.0.token()
+    }
+
+    /// The id of this grant's holder; see [`crate::Guard::holder`].
+    pub fn holder(&self) -> HolderId {
+        self.0.holder()
+    }
+
+    /// What to show at a fence; see [`crate::Guard::pass`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pass(&self) -> Result<Pass> {
+        self.0.pass()
+    }
+
+    /// Blocks until the guard has ended.
+    pub fn lost(&self) -> LossReason {
+        block_on(self.0.lost())
     }
 
     /// Where the guard stands, by the clock at this moment.

@@ -125,11 +125,6 @@ impl Guard {
             None => Err(self.lease.lost_error("it had ended before it was released:").during("release")),
         }
     }
-
-    #[cfg(feature = "testing")]
-    pub(crate) fn lose(&self, reason: LossReason) {
-        self.keeper.engine.lose(self.key, reason);
-    }
 }
 
 impl Drop for Guard {
@@ -266,6 +261,11 @@ impl Lease {
         self.cell.span()
     }
 
+    #[cfg(feature = "testing")]
+    pub(crate) fn lose(&self, reason: LossReason) {
+        self.engine.lose(self.cell.holder, reason);
+    }
+
     fn lost_error(&self, what: &str) -> Error {
         let why = match self.state() {
             State::Lost(reason) => reason.to_string(),
@@ -282,5 +282,26 @@ impl fmt::Debug for Lease {
             .field("token", &self.token())
             .field("state", &self.state())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Keeper;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_lock_with_a_long_ttl_that_was_handed_over_is_not_in_danger() {
+        let (a, b) = (Keeper::connect("memory:handed").await.unwrap(), Keeper::connect("memory:handed").await.unwrap());
+        let first = a.lock("x").acquire().await.unwrap();
+        // A lease just handed over lasts 10 s: less than the sixth of this TTL at which work is cancelled.
+        let waiting = tokio::spawn(async move { b.lock("x").ttl(Duration::from_secs(90)).acquire().await });
+        while a.inspect("x").await.unwrap().is_none_or(|r| r.waiting == 0) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        first.release().await.unwrap();
+        let second = waiting.await.unwrap().unwrap();
+        assert_eq!(second.run(async { 4 }).await.unwrap(), 4);
+        second.run(tokio::time::sleep(Duration::from_millis(20))).await.unwrap();
     }
 }

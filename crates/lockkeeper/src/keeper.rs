@@ -5,6 +5,7 @@ use crate::engine::{Engine, Leftover};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::Lock;
 use crate::name::LockName;
+use crate::register::{Entry, Pass, Written};
 use crate::store::{Break, Cursor, Guarantee, Note, Page, Record, Store, StoreInfo};
 use crate::token::Token;
 use std::fmt;
@@ -15,7 +16,8 @@ use std::time::Duration;
 /// it outlives the runtime it was made on and works from any executor or none.
 ///
 /// When the last `Keeper`, [`Lock`] and [`Guard`](crate::Guard) of one connection is dropped, releases under way get up
-/// to 250 ms to finish ([`Builder::linger`]).
+/// to 250 ms to finish ([`Builder::linger`]). A keeper in a `static` is never dropped: release its guards, or
+/// [`close`](Self::close) it, before `main` ends; otherwise what was dropped last is held until its TTL ends.
 #[derive(Clone)]
 pub struct Keeper {
     pub(crate) inner: Arc<Inner>,
@@ -81,7 +83,7 @@ impl Keeper {
         &self.inner.engine.info
     }
 
-    /// The store itself, for its [`Register`](crate::Register).
+    /// The store itself.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.inner.engine.store
     }
@@ -124,6 +126,55 @@ impl Keeper {
             Break::Broken(above) => Some(above),
             Break::NotHeld => None,
         })
+    }
+
+    /// Raises the fence of the register `key` to `pass`, then reads it, in one step: before the first read of the
+    /// protected work.
+    ///
+    /// # Errors
+    /// `Stale` when a later holder has been there; otherwise whatever the store met.
+    pub async fn enter(&self, key: impl AsRef<[u8]>, pass: &Pass) -> Result<Option<Vec<u8>>> {
+        let (key, pass) = (self.full_name(key.as_ref())?, pass.clone());
+        self.inner.engine.check_fork()?;
+        let (name, shown) = (key.clone(), pass.token);
+        let entry = self.inner.engine.ask_store(move |s| Box::pin(async move { s.enter(&key, &pass).await })).await;
+        match entry.map_err(|e| self.during(e, "enter"))? {
+            Entry::Entered(value) => Ok(value),
+            Entry::Stale { seen } => Err(self.stale("enter", &name, shown, seen)),
+        }
+    }
+
+    /// Writes the register `key` if `pass` is not stale, in one step. A `ttl` ends the value, never the fence.
+    ///
+    /// # Errors
+    /// `Stale` when a later holder has been there, and then nothing was written; otherwise whatever the store met.
+    pub async fn write(&self, key: impl AsRef<[u8]>, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<()> {
+        let (key, pass, value) = (self.full_name(key.as_ref())?, pass.clone(), value.to_vec());
+        self.inner.engine.check_fork()?;
+        let (name, shown) = (key.clone(), pass.token);
+        let call =
+            self.inner.engine.ask_store(move |s| Box::pin(async move { s.write(&key, &pass, &value, ttl).await }));
+        match call.await.map_err(|e| self.during(e, "write"))? {
+            Written::Written => Ok(()),
+            Written::Stale { seen } => Err(self.stale("write", &name, shown, seen)),
+        }
+    }
+
+    /// Reads the register `key` without showing a pass.
+    ///
+    /// # Errors
+    /// Whatever the store met.
+    pub async fn read(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let key = self.full_name(key.as_ref())?;
+        self.inner.engine.check_fork()?;
+        let value = self.inner.engine.ask_store(move |s| Box::pin(async move { s.read(&key).await })).await;
+        value.map_err(|e| self.during(e, "read"))
+    }
+
+    fn stale(&self, op: &'static str, key: &LockName, shown: Token, seen: Token) -> Error {
+        crate::engine::metrics::fence_rejected("register");
+        let text = format!("token {shown} is stale: the fence of '{key}' has seen {seen}, a later holder was here");
+        self.during(Error::new(ErrorKind::Stale, text), op)
     }
 
     /// Refuses new acquisitions at once, waits up to `limit` until every guard is released and every release answered,

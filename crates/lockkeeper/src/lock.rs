@@ -169,7 +169,9 @@ impl Lock {
 
     fn busy(&self, held: Option<Held>, wait: Option<Duration>) -> Error {
         let waited = crate::duration::short(wait.unwrap_or_default());
-        let mut error = Error::new(ErrorKind::Busy, format!("still held after {waited}")).during("acquire");
+        let mut error = Error::new(ErrorKind::Busy, format!("still held after {waited}"))
+            .during("acquire")
+            .in_store(self.keeper.engine.info.scheme);
         if let Ok(name) = &self.name {
             error = error.for_lock(name);
         }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 fn odd_keeper(bench: &Bench) -> (Arc<Odd>, Keeper) {
     let odd = Arc::new(Odd::new(bench.store.share()));
-    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).unwrap();
+    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).expect("a keeper");
     (odd, keeper)
 }
 

@@ -9,8 +9,8 @@ use lockkeeper::testing::{self, Op};
 use lockkeeper::{ErrorKind, Fence, Keeper, LossReason, State};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 #[tokio::test]
 async fn a_release_hands_over_to_another_keeper() {
@@ -252,6 +252,57 @@ fn a_try_repeated_after_an_outage_is_cancelled_for_good() {
     assert!(bench.record("x").is_none(), "nobody is there to release it");
 }
 
+/// Keeps the warnings of one thread.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            line += &format!("{}={value:?} ", field.name());
+        });
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_wait_without_a_limit_says_after_30_s_who_is_in_the_way() {
+    let bench = Bench::new();
+    let (_, builder) = bench.builder();
+    let a = now(builder.label("nightly import").connect()).unwrap();
+    let (_, b) = bench.keeper();
+    let held = now(a.lock("x").acquire()).unwrap();
+    let warnings = Warnings::default();
+    tracing::subscriber::with_default(warnings.clone(), || {
+        let (lock, limited) = (b.lock("x"), b.lock("x").wait(secs(60)));
+        let (mut waiting, mut other) = (Probe::new(lock.acquire()), Probe::new(limited.acquire()));
+        for part in [secs(30) - ms(1), ms(1), secs(29)] {
+            waiting.pend();
+            other.pend();
+            bench.clock.advance(part);
+        }
+        waiting.pend();
+    });
+    let said = warnings.0.lock().unwrap().join("\n");
+    assert!(said.contains("nightly import") && said.contains("lock=x"), "{said}");
+    assert_eq!(said.matches("still waiting").count(), 1, "{said}");
+    assert!(held.check().is_ok());
+}
+
 #[test]
 fn the_metrics_tell_what_happened() {
     let recorder = DebuggingRecorder::new();
@@ -285,7 +336,7 @@ fn the_metrics_tell_what_happened() {
     let fence = Fence::new("f", ()).unwrap();
     fence.enter(&broken.pass().unwrap(), |()| ()).unwrap();
     fence.enter(&stale, |()| ()).unwrap_err();
-    testing::lose(&broken, LossReason::Broken);
+    testing::lose(&broken.lease(), LossReason::Broken);
     let forgotten = now(keeper.lock("y").max_hold(secs(1)).acquire()).unwrap();
     bench.clock.advance(secs(1));
     drop(forgotten);

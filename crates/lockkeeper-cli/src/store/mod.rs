@@ -20,9 +20,20 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
     url: String,
+    /// What the user should know about the choice.
+    pub(crate) notices: Vec<String>,
 }
 
 impl Chosen {
+    fn at(url: String) -> Self {
+        Self { url, notices: Vec::new() }
+    }
+
+    fn with(mut self, notice: Option<String>) -> Self {
+        self.notices.extend(notice);
+        self
+    }
+
     /// Settings for a connection.
     pub(crate) fn builder(&self) -> Builder {
         Keeper::builder(&self.url)
@@ -30,6 +41,7 @@ impl Chosen {
 
     /// A connection for operators' commands.
     pub(crate) async fn connect(&self) -> Result<Keeper, Failure> {
+        self.notices.iter().for_each(|notice| output::say(notice));
         Ok(Keeper::connect(&self.url).await?)
     }
 
@@ -49,10 +61,8 @@ struct Config {
 /// Chooses the store.
 pub(crate) fn choose(flag: Option<&str>) -> Result<Chosen, Failure> {
     if let Some(url) = flag {
-        if has_secret(url) {
-            output::say("--store shows its secret to everybody who can list processes; use LOCKKEEPER_STORE_FILE");
-        }
-        return named(url, "--store");
+        let warning = "--store shows its secret to everybody who can list processes; use LOCKKEEPER_STORE_FILE";
+        return Ok(named(url, "--store")?.with(has_secret(url).then(|| warning.to_owned())));
     }
     if let Some(url) = env("LOCKKEEPER_STORE") {
         let url = url.into_string().map_err(|_| Failure::config("LOCKKEEPER_STORE is not UTF-8"))?;
@@ -63,8 +73,7 @@ pub(crate) fn choose(flag: Option<&str>) -> Result<Chosen, Failure> {
         let shown = path(&file);
         let url = read(&file)?
             .ok_or_else(|| Failure::config(format!("LOCKKEEPER_STORE_FILE names '{shown}', which does not exist")))?;
-        warn_if_readable_by_others(&file);
-        return named(url.trim(), &format!("the file '{shown}'"));
+        return Ok(named(url.trim(), &format!("the file '{shown}'"))?.with(readable_by_others(&file)));
     }
     for file in config_files() {
         let Some(text) = read(&file)? else { continue };
@@ -73,22 +82,20 @@ pub(crate) fn choose(flag: Option<&str>) -> Result<Chosen, Failure> {
             Failure::config(format!("'{}' is not valid: {why} (the only key is store)", path(&file)))
         })?;
         if let Some(url) = config.store {
-            if has_secret(&url) {
-                warn_if_readable_by_others(&file);
-            }
-            return named(&url, &format!("'{}'", path(&file)));
+            let warning = readable_by_others(&file).filter(|_| has_secret(&url));
+            return Ok(named(&url, &format!("'{}'", path(&file)))?.with(warning));
         }
     }
     let file = local::file()?;
-    output::say(&format!("local store {}: excludes only this machine", path(&file)));
-    Ok(Chosen { url: sqlite_url(&file) })
+    let notice = format!("local store {}: excludes only this machine", path(&file));
+    Ok(Chosen::at(sqlite_url(&file)).with(Some(notice)))
 }
 
 fn named(url: &str, source: &str) -> Result<Chosen, Failure> {
     match url {
         "" => Err(Failure::config(format!("{source} is empty; it must be a store URL or \"local\""))),
-        "local" => Ok(Chosen { url: sqlite_url(&local::file()?) }),
-        url => Ok(Chosen { url: url.to_owned() }),
+        "local" => Ok(Chosen::at(sqlite_url(&local::file()?))),
+        url => Ok(Chosen::at(url.to_owned())),
     }
 }
 
@@ -113,15 +120,12 @@ fn read(file: &Path) -> Result<Option<String>, Failure> {
     }
 }
 
-fn warn_if_readable_by_others(file: &Path) {
-    let Ok(meta) = std::fs::metadata(file) else { return };
-    let mode = meta.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
-        output::say(&format!(
-            "'{0}' has mode {mode:04o}, so others can read the store's URL; chmod 0600 '{0}'",
-            path(file)
-        ));
-    }
+/// A warning when others can read a file that may hold a secret.
+fn readable_by_others(file: &Path) -> Option<String> {
+    let mode = std::fs::metadata(file).ok()?.permissions().mode() & 0o777;
+    let warning =
+        || format!("'{0}' has mode {mode:04o}, so others can read the store's URL; chmod 0600 '{0}'", path(file));
+    (mode & 0o077 != 0).then(warning)
 }
 
 fn path(path: &Path) -> String {

@@ -29,25 +29,28 @@ impl Engine {
         self.check_fork()?;
         let began = self.clock.now();
         let mut outcome = Outcome { metrics: &self.metrics, counted: false };
-        let acquired = self.acquire_inner(spec, began).await;
+        let mut now = began;
+        let acquired = self.acquire_inner(spec, &mut now).await;
         outcome.count(&acquired);
-        self.metrics.waited(self.clock.now().since(began));
+        self.metrics.waited(now.since(began));
         acquired.map_err(|e| e.during("acquire").in_store(self.info.scheme).for_lock(&spec.name))
     }
 
-    async fn acquire_inner(self: &Arc<Self>, spec: &Spec, began: Stamp) -> Result<Acquired> {
+    /// `now` is the latest reading of the clock: reading it costs as much as a step, so it is passed along.
+    async fn acquire_inner(self: &Arc<Self>, spec: &Spec, now: &mut Stamp) -> Result<Acquired> {
+        let began = *now;
         let (task, mut turn) = self.with_state(|s| s.enter(spec, began));
         let mut ticket = Ticket { engine: self, spec, task, done: false };
         let mut limit = spec.wait.filter(|w| !w.is_zero()).map(|w| Alarm::new(self, began.after(w)));
-        let mut warning = Alarm::new(self, began.after(WARN_AFTER));
-        let mut warned = spec.wait.is_some();
+        let mut warning = spec.wait.is_none().then(|| Alarm::new(self, began.after(WARN_AFTER)));
         loop {
             turn = match turn {
                 Some(Turn::Try(key)) => {
-                    let answer = self.ask(key, spec, began).await;
-                    self.with_state(|s| s.answered(key, task, answer, self.clock.now()))
+                    let answer = self.ask(key, spec, began, *now).await;
+                    *now = self.clock.now();
+                    self.with_state(|s| s.answered(key, task, &spec.name, answer, *now))
                 }
-                Some(Turn::Granted(key)) => match self.with_state(|s| s.take(key, task, spec, self.clock.now())) {
+                Some(Turn::Granted(key)) => match self.with_state(|s| s.take(key, task, spec, *now)) {
                     Some(cell) => {
                         ticket.done = true;
                         return Ok(Ok((key, cell)));
@@ -56,38 +59,43 @@ impl Engine {
                 },
                 Some(Turn::Busy(held)) => {
                     ticket.done = true;
-                    self.with_state(|s| s.leave(task, &spec.name, self.clock.now()));
+                    self.with_state(|s| s.leave(task, &spec.name, *now));
                     return Ok(Err(held));
                 }
                 Some(Turn::Failed(error)) => return Err(error),
-                None => match ticket.wait(limit.as_mut(), (!warned).then_some(&mut warning)).await {
-                    Waited::Turn(turn) => Some(turn),
-                    Waited::Warn => {
-                        warned = true;
-                        let (held, _) = self.lock().standing(&spec.name, self.clock.now());
-                        let held = held.map_or_else(|| "another holder".to_owned(), |h| h.to_string());
-                        tracing::warn!(lock = %spec.name, %held, "still waiting for a lock after 30 s");
-                        None
+                None => {
+                    let waited = ticket.wait(&mut limit, &mut warning).await;
+                    *now = self.clock.now();
+                    match waited {
+                        Waited::Turn(turn) => Some(turn),
+                        Waited::Warn => {
+                            warning = None;
+                            let (held, _) = self.lock().standing(&spec.name, *now);
+                            let held = held.map_or_else(|| "another holder".to_owned(), |h| h.to_string());
+                            tracing::warn!(lock = %spec.name, %held, "still waiting for a lock after 30 s");
+                            None
+                        }
+                        Waited::Over => return self.out_of_time(spec, *now),
                     }
-                    Waited::Over => {
-                        let (held, trouble) = self.lock().standing(&spec.name, self.clock.now());
-                        return match (held, trouble) {
-                            (_, Some(error)) => Err(error),
-                            (Some(held), None) => Ok(Err(Some(held))),
-                            (None, None) => Err(Error::unavailable("the store did not answer in time")),
-                        };
-                    }
-                },
+                }
             };
         }
     }
 
+    /// The wait has ended: the lock is busy, unless nobody knows.
+    fn out_of_time(&self, spec: &Spec, now: Stamp) -> Result<Acquired> {
+        match self.lock().standing(&spec.name, now) {
+            (_, Some(error)) => Err(error),
+            (Some(held), None) => Ok(Err(Some(held))),
+            (None, None) => Err(Error::unavailable("the store did not answer in time")),
+        }
+    }
+
     /// Asks the store once; an outage is asked about once more, because its reply may have been lost on the way.
-    async fn ask(self: &Arc<Self>, key: u64, spec: &Spec, began: Stamp) -> Result<Attempt> {
+    async fn ask(self: &Arc<Self>, key: u64, spec: &Spec, began: Stamp, mut now: Stamp) -> Result<Attempt> {
         let mut again = true;
         loop {
             let fresh = self.new_holder()?;
-            let now = self.clock.now();
             let claim = self.with_state(|s| s.begin_try(key, spec, self.info.queue, fresh, now));
             let mut limit = Engine::call_limit(spec.ttl);
             if let Some(wait) = spec.wait.filter(|w| !w.is_zero()) {
@@ -98,7 +106,7 @@ impl Engine {
             match answer {
                 Err(Asked::Failed(e)) if e.kind() == ErrorKind::Unavailable && again => {
                     again = false;
-                    self.with_state(|s| s.doubt(key));
+                    now = self.clock.now();
                 }
                 Err(Asked::Failed(e)) => return Err(e),
                 Err(Asked::TimedOut) => return Err(Error::unavailable("the store did not answer in time")),
@@ -166,17 +174,17 @@ struct Ticket<'a> {
 }
 
 impl Ticket<'_> {
-    async fn wait(&self, mut limit: Option<&mut Alarm>, mut warning: Option<&mut Alarm>) -> Waited {
+    async fn wait(&self, limit: &mut Option<Alarm>, warning: &mut Option<Alarm>) -> Waited {
         poll_fn(|cx| {
             if let Some(turn) = self.engine.with_state(|s| s.poll_turn(self.task, cx.waker())) {
                 return Poll::Ready(Waited::Turn(turn));
             }
-            if let Some(limit) = limit.as_deref_mut()
+            if let Some(limit) = limit.as_mut()
                 && Pin::new(limit).poll(cx).is_ready()
             {
                 return Poll::Ready(Waited::Over);
             }
-            if let Some(warning) = warning.as_deref_mut()
+            if let Some(warning) = warning.as_mut()
                 && Pin::new(warning).poll(cx).is_ready()
             {
                 return Poll::Ready(Waited::Warn);

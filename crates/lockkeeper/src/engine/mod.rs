@@ -150,7 +150,8 @@ impl Engine {
     /// Releases a guard in the caller's task.
     pub(crate) async fn release(self: &Arc<Self>, key: u64, ttl: Duration) -> Result<Option<Release>> {
         self.check_fork()?;
-        let Some(claim) = self.with_state(|s| s.begin_release(key, true, self.clock.now())) else { return Ok(None) };
+        let mut now = self.clock.now();
+        let Some(claim) = self.with_state(|s| s.begin_release(key, true, now)) else { return Ok(None) };
         let mut sending = Sending { engine: self, key, answered: false };
         let name = claim.name.clone();
         let store = self.store.clone();
@@ -162,8 +163,12 @@ impl Engine {
             None => Err(Error::unavailable("the store did not answer in time; the release will be repeated")),
         };
         sending.answered = true;
+        if answer.is_err() {
+            // Only a repeat depends on the time.
+            now = self.clock.now();
+        }
         let closing = self.with_state(|s| {
-            s.released(key, &answer, self.clock.now());
+            s.released(key, &answer, now);
             s.life != Life::Open
         });
         if closing {
@@ -180,10 +185,10 @@ impl Engine {
         self.with_state(|s| s.begin_release(key, false, self.clock.now()));
     }
 
-    /// Ends a guard by force.
+    /// Ends a guard by force, and gives its lock back.
     #[cfg(feature = "testing")]
-    pub(crate) fn lose(&self, key: u64, reason: LossReason) {
-        self.with_state(|s| s.lose(key, reason, self.clock.now()));
+    pub(crate) fn lose(&self, holder: HolderId, reason: LossReason) {
+        self.with_state(|s| s.force(holder, reason, self.clock.now()));
     }
 
     #[cfg(feature = "testing")]

@@ -13,6 +13,8 @@ pub(super) struct Wait {
     /// Why the last call failed, if it did.
     pub(super) trouble: Option<Error>,
     pub(super) in_flight: bool,
+    /// A hint came while a call was in flight, whose answer may be older: ask once more at once.
+    pub(super) hinted: bool,
     /// The claim holds but its token is unknown: ask with `try_acquire`, whose repeat brings it.
     pub(super) ask_again: bool,
     pub(super) next: Stamp,
@@ -26,6 +28,7 @@ impl Wait {
             held: Held::default(),
             trouble: None,
             in_flight: false,
+            hinted: false,
             ask_again: false,
             next: now,
             failures: 0,
@@ -70,6 +73,9 @@ impl Wait {
             now.after(pause.max(Duration::from_millis(1)))
         };
         self.held = held;
+        if std::mem::take(&mut self.hinted) {
+            self.next = now;
+        }
         self.next
     }
 

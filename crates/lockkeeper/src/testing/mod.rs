@@ -15,7 +15,7 @@
 //! assert_eq!(guard.state(), State::Lost(LossReason::Expired));
 //!
 //! let guard = keeper.lock("other").acquire().await?;
-//! testing::lose(&guard, LossReason::Broken);
+//! testing::lose(&guard.lease(), LossReason::Broken);
 //! assert_eq!(guard.lost().await, LossReason::Broken);
 //! # Ok(())
 //! # }
@@ -28,14 +28,15 @@ pub use clock::Clock;
 pub(crate) use clock::ManualClock;
 pub use faults::{Faults, FaultyStore, Op};
 
-use crate::guard::Guard;
+use crate::guard::Lease;
 use crate::keeper::Keeper;
 use crate::store::LossReason;
 use crate::stores::memory::MemoryStore;
 
-/// Makes a guard lose its lock at once, as if the store had said so.
-pub fn lose(guard: &Guard, reason: LossReason) {
-    guard.lose(reason);
+/// Makes a guard lose its lock at once, as if the store had said so; the lock is free for others soon after. Takes a
+/// [`Lease`], so that work inside [`Lock::with`](crate::Lock::with) can be made to lose too.
+pub fn lose(lease: &Lease, reason: LossReason) {
+    lease.lose(reason);
 }
 
 /// A memory store of its own whose leases end by `clock`: give the same clock to the keepers over it.

@@ -1,5 +1,5 @@
 //! What the engine tests share: keepers over faults on a test clock, and futures polled by hand.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "for tests, each of which uses its own part")]
 
 pub mod odd;
 

@@ -46,6 +46,9 @@ pub(crate) async fn run(store: Option<&str>, args: RunArgs) -> Result<u8, Failur
 async fn in_order(store: Option<&str>, args: &RunArgs, voice: &Voice) -> Result<u8, Failure> {
     let name = output::lock_name(&args.name)?;
     let chosen = store::choose(store)?;
+    for notice in &chosen.notices {
+        voice.tell("notice", notice, json!({ "message": notice }));
+    }
     ancestors::refuse(&name, &chosen)?;
     let mut signals = Signals::listen()?;
     let connecting = chosen.builder().ttl(args.ttl).label(&args.label).connect();

@@ -74,7 +74,9 @@ pub(super) async fn acquire(
                 "remaining_ms": error.held().and_then(|h| h.remaining).map(output::ms),
                 "code": args.busy_code,
             });
-            voice.tell("busy", &format!("'{name}' is {after} by {by}"), fields);
+            // A code of 0 says that this is as good as done: cron would mail the words.
+            let sentence = if args.busy_code == 0 { String::new() } else { format!("'{name}' is {after} by {by}") };
+            voice.tell("busy", &sentence, fields);
             Ok(Answer::Busy)
         }
         Err(error) => Err(error.into()),
@@ -107,15 +109,25 @@ fn tell(line: &Line, voice: &Voice, name: &LockName, seen: &Result<Option<Record
         (Err(error), _) => format!("out of sight ({error})"),
         _ => "about to be free".to_owned(),
     };
-    let place = seen_record.and_then(place).map_or_else(String::new, |(i, n)| format!("place {i} of {n} in line; "));
+    let place = seen_record.and_then(place);
     if line.live {
-        // What matters most comes first: a narrow terminal cuts the end off.
-        let by = by.replace(" unless renewed", "");
-        return line.show(&format!("{place}waiting {} for '{name}', {by}", lockkeeper::duration::short(waited)));
+        let place = place.map_or_else(String::new, |(i, n)| format!(" (place {i} of {n})"));
+        let by = seen_record.and_then(brief).unwrap_or(by);
+        return line.show(&format!("waiting {} for '{name}'{place}: {by}", lockkeeper::duration::short(waited)));
     }
-    let text = format!("{place}waiting for '{name}', {by}");
+    let place = place.map_or_else(String::new, |(i, n)| format!("; place {i} of {n} in line"));
+    let text = format!("waiting for '{name}', {by}{place}");
     let record = seen_record.map(output::record_json);
     voice.tell("waiting", &text, json!({ "name": name.to_string(), "waited_ms": output::ms(waited), "lock": record }));
+}
+
+/// The first holder for a narrow line: what may be cut off comes last.
+fn brief(record: &Record) -> Option<String> {
+    let holder = record.holders.first()?;
+    let held = output::short(output::age(holder.since));
+    let left = output::short(holder.remaining);
+    let more = if record.holders.len() > 1 { format!(" and {} more", record.holders.len() - 1) } else { String::new() };
+    Some(format!("held {held}, {left} left, by {}{more}", output::who(holder.note.as_ref())))
 }
 
 /// Our place in line and the line's length: a waiter with our process id on our machine is us.

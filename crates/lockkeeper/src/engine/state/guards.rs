@@ -1,0 +1,137 @@
+//! The end of guards, one by one or all at once.
+
+use super::{Entry, Life, Role, State, Turn, Work};
+use crate::clock::Stamp;
+use crate::error::{Error, ErrorKind, Result};
+use crate::machine::{hold, queue};
+use crate::store::{Claim, LossReason, Release};
+
+impl State {
+    /// Begins a release. `Some`: the claim to send, with the answer due through `released`. `None`: it has ended already.
+    pub(in crate::engine) fn begin_release(&mut self, key: u64, by_caller: bool, now: Stamp) -> Option<Claim> {
+        let entry = self.claims.get_mut(&key)?;
+        let Role::Held { hold, cell, .. } = &mut entry.role else { return None };
+        if now >= hold.deadline() {
+            self.hold_step(key, hold::Input::Tick, now, &mut Work::default());
+            return None;
+        }
+        let margin = hold.deadline().since(now);
+        let outputs = hold.step(now, hold::Input::Release);
+        if let Some(cell) = cell.as_ref().filter(|_| !outputs.is_empty()) {
+            if cell.set(hold.phase(), hold.deadline()) {
+                self.later.changed.push(cell.clone());
+            }
+            self.metrics.let_go(now.since(cell.since), margin);
+        }
+        entry.claim.stamp = now;
+        let claim = entry.claim.clone();
+        self.end_as(key, by_caller, now);
+        Some(claim)
+    }
+
+    /// The answer to a release; an error keeps the claim in the to-release set.
+    pub(in crate::engine) fn released(&mut self, key: u64, answer: &Result<Release>, now: Stamp) {
+        let Some(entry) = self.claims.get_mut(&key) else { return };
+        let Role::Ending(ending) = &mut entry.role else { return };
+        let name = entry.claim.name.clone();
+        match answer {
+            Ok(_) => {
+                self.metrics.released.increment(1);
+                self.forget(key);
+            }
+            Err(error) => {
+                self.metrics.release_retries.increment(1);
+                tracing::debug!(lock = %name, %error, "release failed, will be repeated");
+                let at = ending.failed(now);
+                self.set_timer(key, Some(at));
+            }
+        }
+        // A second local claim may go ahead: the release has been tried, and claims compare their holder ids.
+        self.step(&name, queue::Input::Ended(key), None, now);
+    }
+
+    /// The caller that was to send a release has vanished: the thread takes over.
+    pub(in crate::engine) fn abandon_release(&mut self, key: u64, now: Stamp) {
+        if let Some(Entry { role: Role::Ending(ending), .. }) = self.claims.get_mut(&key) {
+            ending.in_flight = false;
+            ending.next = now;
+            self.set_timer(key, Some(now));
+        }
+    }
+
+    /// The store said that a guard is over.
+    pub(super) fn lose(&mut self, key: u64, reason: LossReason, now: Stamp) {
+        self.hold_step(key, hold::Input::Gone(reason), now, &mut Work::default());
+    }
+
+    /// Ends a guard by force, and gives its lock back.
+    #[cfg(feature = "testing")]
+    pub(in crate::engine) fn force(&mut self, holder: crate::HolderId, reason: LossReason, now: Stamp) {
+        let found = self.claims.iter().find(|(_, e)| e.claim.holder == holder);
+        let Some((&key, entry)) = found.filter(|(_, e)| matches!(e.role, Role::Held { .. })) else { return };
+        let claim = entry.claim.clone();
+        self.lose(key, reason, now);
+        let ending = Role::Ending(crate::engine::wait::Ending::new(claim.ttl, now));
+        self.claims.insert(key, Entry { claim, max_hold: None, doubt: false, wake_at: None, role: ending });
+        self.set_timer(key, Some(now));
+    }
+
+    /// How many guards are held, and how many calls are still to be answered: releases, and acquires that would need one.
+    pub(in crate::engine) fn left(&self) -> (usize, usize) {
+        let held = self.claims.values().filter(|e| matches!(e.role, Role::Held { .. })).count();
+        let ending = self.claims.values().filter(|e| matches!(e.role, Role::Ending(_) | Role::Trying)).count();
+        (held, ending)
+    }
+
+    #[cfg(feature = "testing")]
+    pub(in crate::engine) fn leftovers(&self) -> crate::testing::Leftovers {
+        crate::testing::Leftovers {
+            queues: self.queues.len(),
+            claims: self.claims.len(),
+            tasks: self.tasks.len(),
+            timers: self.timers.len(),
+            alarms: self.alarms.len(),
+        }
+    }
+
+    /// Refuses new claims and sends every waiting task home.
+    pub(in crate::engine) fn close(&mut self, life: Life) {
+        if self.life != Life::Dead {
+            self.life = life;
+        }
+        let Some(error) = self.refusal() else { return };
+        for parked in self.tasks.values_mut() {
+            parked.turn = Some(Turn::Failed(error.clone()));
+            self.later.wake.extend(parked.waker.take());
+        }
+        self.later.wake.extend(self.alarms.values().cloned());
+    }
+
+    /// Ends every guard.
+    pub(in crate::engine) fn lose_all(&mut self, reason: LossReason, now: Stamp) {
+        for entry in self.claims.values_mut() {
+            if let Role::Held { hold, cell, .. } = &mut entry.role {
+                hold.step(now, hold::Input::Gone(reason));
+                if let Some(cell) = cell {
+                    if cell.set(hold.phase(), hold.deadline()) {
+                        self.later.changed.push(cell.clone());
+                    }
+                    self.metrics.lost(reason);
+                }
+            }
+        }
+        for key in self.claims.keys().copied().collect::<Vec<_>>() {
+            if !matches!(self.claims.get(&key).map(|e| &e.role), Some(Role::Trying)) {
+                self.end(key, now);
+            }
+        }
+    }
+
+    pub(super) fn refusal(&self) -> Option<Error> {
+        match self.life {
+            Life::Open => None,
+            Life::Closed => Some(Error::new(ErrorKind::Closed, "the keeper is closed")),
+            Life::Dead => Some(Error::new(ErrorKind::Closed, "the keeper's thread has died; connect anew")),
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The engine's tables under one lock: queues by name, claims by number, timers in order. It decides, the callers act:
+//! no call to a store is made from here.
+
+mod guards;
+mod tasks;
+mod thread;
+mod timers;
+
+use super::cell::Cell;
+use super::metrics::Metrics;
+use super::wait::{Ending, Wait};
+use crate::clock::Stamp;
+use crate::error::Error;
+use crate::machine::hold::{self, Hold, Phase};
+use crate::machine::queue::{self, Answer, Queue};
+use crate::name::LockName;
+use crate::store::{Claim, Grant, Held, Mode, Note};
+use crate::token::HolderId;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+/// What a task asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Spec {
+    pub(crate) name: LockName,
+    pub(crate) mode: Mode,
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) note: Arc<Note>,
+    /// `None`: for ever; zero: do not wait.
+    pub(crate) wait: Option<Duration>,
+}
+
+impl Spec {
+    pub(crate) fn waits(&self) -> bool {
+        self.wait != Some(Duration::ZERO)
+    }
+}
+
+/// What a task is told to do next.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// Ask the store with this claim.
+    Try(u64),
+    /// Pick up this claim's grant.
+    Granted(u64),
+    /// Not free, and the task does not wait.
+    Busy(Option<Held>),
+    /// The keeper is closing, or its thread has died.
+    Failed(Error),
+}
+
+/// A task between two turns.
+#[derive(Debug, Default)]
+struct Parked {
+    turn: Option<Turn>,
+    waker: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    claim: Claim,
+    max_hold: Option<Duration>,
+    /// An acquire of it came back without an answer, so it may still arrive.
+    doubt: bool,
+    /// Its key in `timers`.
+    wake_at: Option<Stamp>,
+    role: Role,
+}
+
+#[derive(Debug)]
+enum Role {
+    /// A call of its task is in flight.
+    Trying,
+    /// In line, in the store or by polling.
+    Waiting(Wait),
+    /// Granted; the cell exists from the moment its task has picked it up.
+    Held { hold: Hold, grant: Grant, cell: Option<Arc<Cell>> },
+    /// In the to-release set.
+    Ending(Ending),
+}
+
+/// The calls that are due, each with the claim's number.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Work {
+    pub(in crate::engine) renew: Vec<(u64, Claim)>,
+    pub(in crate::engine) acquire: Vec<(u64, Claim)>,
+    pub(in crate::engine) release: Vec<(u64, Claim)>,
+    /// The longest any of the entries may take; shorter limits are kept by each entry's own timer.
+    pub(in crate::engine) limit: Duration,
+}
+
+/// A map by our own consecutive numbers: nobody outside chooses them, so one multiplication spreads them well enough.
+type Keyed<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
+
+#[derive(Debug, Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u64(u64::from(*b)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // 2^64 divided by the golden ratio.
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+    }
+}
+
+/// Whether the engine runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Life {
+    Open,
+    /// No new claims.
+    Closed,
+    /// The thread has panicked.
+    Dead,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(in crate::engine) metrics: Metrics,
+    queues: HashMap<LockName, Queue>,
+    claims: Keyed<Entry>,
+    /// Waiting claims by holder: where a pushed grant belongs.
+    waiting: HashMap<HolderId, u64>,
+    /// Pushed grants that came before the answer that would have said "wait".
+    early: Vec<(HolderId, Grant)>,
+    tasks: Keyed<Parked>,
+    timers: BTreeSet<(Stamp, u64)>,
+    alarms: Keyed<Waker>,
+    next_key: u64,
+    /// How long the thread sleeps: an earlier timer must wake it.
+    sleeps_until: Option<Stamp>,
+    pub(in crate::engine) life: Life,
+    /// Whether the thread is to end at once, whatever is left.
+    pub(in crate::engine) stop: bool,
+    /// Whether the thread has ended.
+    pub(in crate::engine) stopped: bool,
+    /// Whether a timer was set that is earlier than the thread's sleep.
+    pub(in crate::engine) wake_thread: bool,
+    /// Whom to tell once the lock on the tables is gone.
+    pub(in crate::engine) later: Later,
+}
+
+/// Wakers run, and may drop, code of other tasks, which may come back to the tables: never under their lock.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Later {
+    wake: Vec<Waker>,
+    spent: Vec<Waker>,
+    changed: Vec<Arc<Cell>>,
+}
+
+impl Later {
+    pub(in crate::engine) fn act(self) {
+        self.changed.iter().for_each(|cell| cell.ring());
+        self.wake.into_iter().for_each(Waker::wake);
+        drop(self.spent);
+    }
+}
+
+impl State {
+    pub(in crate::engine) fn new(metrics: Metrics) -> Self {
+        Self {
+            metrics,
+            queues: HashMap::new(),
+            claims: Keyed::default(),
+            waiting: HashMap::new(),
+            early: Vec::new(),
+            tasks: Keyed::default(),
+            timers: BTreeSet::new(),
+            alarms: Keyed::default(),
+            next_key: 1,
+            sleeps_until: Some(Stamp::default()),
+            life: Life::Open,
+            stop: false,
+            stopped: false,
+            wake_thread: false,
+            later: Later::default(),
+        }
+    }
+
+    fn key(&mut self) -> u64 {
+        self.next_key += 1;
+        self.next_key
+    }
+
+    /// Runs the queue of `name`; the turn that falls to `me`, the others are woken.
+    fn step(&mut self, name: &LockName, input: queue::Input, me: Option<u64>, now: Stamp) -> Option<Turn> {
+        let fresh = self.key();
+        let queue = match self.queues.get_mut(name) {
+            Some(queue) => queue,
+            None if matches!(input, queue::Input::Enter(_)) => self.queues.entry(name.clone()).or_default(),
+            None => return None,
+        };
+        let outputs = queue.step(input, fresh);
+        if queue.is_idle() {
+            self.queues.remove(name);
+        }
+        let mut mine = None;
+        for output in outputs {
+            let (task, turn) = match output {
+                queue::Output::Try { task, claim } => (task, Turn::Try(claim)),
+                queue::Output::Grant { task, claim } => (task, Turn::Granted(claim)),
+                queue::Output::Busy(task) => (task, Turn::Busy(self.standing(name, now).0)),
+                queue::Output::Drop(claim) => {
+                    self.end(claim, now);
+                    continue;
+                }
+            };
+            if Some(task) == me {
+                mine = Some(turn);
+                continue;
+            }
+            let parked = self.tasks.entry(task).or_default();
+            parked.turn = Some(turn);
+            self.later.wake.extend(parked.waker.take());
+        }
+        mine
+    }
+
+    /// A claim was granted: it is held from here on, whoever picks it up.
+    fn grant(&mut self, key: u64, grant: Grant, me: Option<u64>, now: Stamp) -> Option<Turn> {
+        let entry = self.claims.get_mut(&key)?;
+        let name = entry.claim.name.clone();
+        if let Role::Waiting(_) = entry.role {
+            self.waiting.remove(&entry.claim.holder);
+            self.metrics.waiters.decrement(1.0);
+        }
+        let hold = Hold::new(&grant, entry.claim.ttl, entry.max_hold);
+        if hold.deadline() <= now {
+            // Answered after its own lease: worth nothing. Give it back and ask anew.
+            tracing::debug!(lock = %name, "a grant arrived after its lease had ended");
+            self.end(key, now);
+            return self.step(&name, queue::Input::Answer(key, Answer::Gone), me, now);
+        }
+        let at = hold.wake_at();
+        entry.role = Role::Held { hold, grant, cell: None };
+        self.set_timer(key, at);
+        self.step(&name, queue::Input::Answer(key, Answer::Granted), me, now)
+    }
+
+    /// The waiter's entry is not in the store any more: ask anew from the back of the line.
+    fn gone(&mut self, key: u64, now: Stamp) {
+        let Some(entry) = self.claims.get(&key) else { return };
+        let name = entry.claim.name.clone();
+        self.forget(key);
+        self.step(&name, queue::Input::Answer(key, Answer::Gone), None, now);
+    }
+
+    fn hold_step(&mut self, key: u64, input: hold::Input, now: Stamp, work: &mut Work) {
+        let Some(entry) = self.claims.get_mut(&key) else { return };
+        let Role::Held { hold, cell, .. } = &mut entry.role else { return };
+        let outputs = hold.step(now, input);
+        if let Some(cell) = cell
+            && cell.set(hold.phase(), hold.deadline())
+        {
+            self.later.changed.push(cell.clone());
+        }
+        let (phase, at) = (hold.phase(), hold.wake_at());
+        let name = entry.claim.name.clone();
+        let mut release = false;
+        for output in outputs {
+            match output {
+                hold::Output::Renew { limit } => {
+                    entry.claim.stamp = now;
+                    work.renew.push((key, entry.claim.clone()));
+                    work.limit = work.limit.max(limit);
+                }
+                hold::Output::Changed(Phase::Lost(reason)) => {
+                    self.metrics.lost(reason);
+                    tracing::warn!(lock = %name, %reason, "lock lost");
+                }
+                hold::Output::Changed(phase) => tracing::debug!(lock = %name, ?phase, "lock"),
+                hold::Output::Release => release = true,
+            }
+        }
+        match phase {
+            Phase::Lost(_) => {
+                if release {
+                    self.end(key, now);
+                } else {
+                    self.forget(key);
+                }
+                self.step(&name, queue::Input::Ended(key), None, now);
+            }
+            _ => self.set_timer(key, at),
+        }
+    }
+
+    /// Moves a claim to the to-release set; the thread sends the release.
+    fn end(&mut self, key: u64, now: Stamp) {
+        self.end_as(key, false, now);
+    }
+
+    /// Moves a claim to the to-release set; `sent`: its owner sends the release, the thread only if that fails.
+    fn end_as(&mut self, key: u64, sent: bool, now: Stamp) {
+        let Some(entry) = self.claims.get_mut(&key) else { return };
+        match entry.role {
+            Role::Ending(_) => return,
+            Role::Waiting(_) => {
+                self.waiting.remove(&entry.claim.holder);
+                self.metrics.waiters.decrement(1.0);
+            }
+            Role::Trying | Role::Held { .. } => {}
+        }
+        let mut ending = Ending::new(entry.claim.ttl, now);
+        let at = if sent { ending.sent(now) } else { now };
+        entry.role = Role::Ending(ending);
+        self.set_timer(key, Some(at));
+    }
+
+    fn forget(&mut self, key: u64) {
+        self.set_timer(key, None);
+        if let Some(entry) = self.claims.remove(&key)
+            && let Role::Waiting(_) = entry.role
+        {
+            self.waiting.remove(&entry.claim.holder);
+            self.metrics.waiters.decrement(1.0);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What tasks do: enter, ask, wait, pick up, leave.
+
+use super::{Entry, Role, Spec, State, Turn};
+use crate::clock::Stamp;
+use crate::engine::cell::Cell;
+use crate::engine::wait::Wait;
+use crate::error::{Error, Result};
+use crate::machine::queue::{self, Answer, Task};
+use crate::name::LockName;
+use crate::store::{Attempt, Claim, Held};
+use crate::token::HolderId;
+use std::sync::Arc;
+use std::task::Waker;
+
+impl State {
+    /// A task arrives; its number, and its first turn if it has one already.
+    pub(in crate::engine) fn enter(&mut self, spec: &Spec, now: Stamp) -> (u64, Option<Turn>) {
+        let task = self.key();
+        if let Some(error) = self.refusal() {
+            return (task, Some(Turn::Failed(error)));
+        }
+        let entering = Task { id: task, mode: spec.mode, waits: spec.waits(), granted: None };
+        let turn = self.step(&spec.name, queue::Input::Enter(entering), Some(task), now);
+        (task, turn)
+    }
+
+    /// A task gives up, or is dropped; harmless after its end.
+    pub(in crate::engine) fn leave(&mut self, task: u64, name: &LockName, now: Stamp) {
+        self.forget_task(task);
+        self.step(name, queue::Input::Leave(task), None, now);
+    }
+
+    fn forget_task(&mut self, task: u64) {
+        let parked = self.tasks.remove(&task);
+        self.later.spent.extend(parked.and_then(|p| p.waker));
+    }
+
+    /// The task's next turn, or `None` after keeping its waker.
+    pub(in crate::engine) fn poll_turn(&mut self, task: u64, waker: &Waker) -> Option<Turn> {
+        if let Some(error) = self.refusal() {
+            return Some(Turn::Failed(error));
+        }
+        let parked = self.tasks.entry(task).or_default();
+        let turn = parked.turn.take();
+        if turn.is_none() {
+            self.later.spent.extend(parked.waker.replace(waker.clone()));
+        }
+        turn
+    }
+
+    /// The claim to send for `Turn::Try`: a repeat of the same one, or a new one with `fresh` as its holder.
+    pub(in crate::engine) fn begin_try(
+        &mut self,
+        key: u64,
+        spec: &Spec,
+        queue: bool,
+        fresh: HolderId,
+        now: Stamp,
+    ) -> Claim {
+        if let Some(entry) = self.claims.get_mut(&key) {
+            // An earlier call of it went unanswered, here or in a task that is gone: it may still arrive.
+            entry.doubt = true;
+        }
+        let entry = self.claims.entry(key).or_insert_with(|| {
+            let mut claim = Claim::new(spec.name.clone(), fresh, spec.ttl, now, spec.note.clone());
+            claim.mode = spec.mode;
+            claim.unsettled = true;
+            Entry { claim, max_hold: spec.max_hold, doubt: false, wake_at: None, role: Role::Trying }
+        });
+        entry.claim.stamp = now;
+        entry.claim.queue = queue && spec.waits();
+        entry.claim.ttl = spec.ttl;
+        entry.claim.clone()
+    }
+
+    /// The answer to a task's own call.
+    pub(in crate::engine) fn answered(
+        &mut self,
+        key: u64,
+        task: u64,
+        name: &LockName,
+        answer: Result<Attempt>,
+        now: Stamp,
+    ) -> Option<Turn> {
+        let refusal = self.refusal();
+        let Some(entry) = self.claims.get_mut(&key) else {
+            // Nothing was sent, or it was taken care of meanwhile.
+            self.step(name, queue::Input::Answer(key, Answer::Failed), None, now);
+            return Some(Turn::Failed(answer.err().or(refusal).unwrap_or_else(|| Error::unavailable("interrupted"))));
+        };
+        if let Some(error) = refusal {
+            // Closed meanwhile: whatever the answer gave is given back.
+            entry.claim.unsettled &= answer.is_err() || entry.doubt;
+            self.end(key, now);
+            self.step(name, queue::Input::Answer(key, Answer::Failed), None, now);
+            return Some(Turn::Failed(error));
+        }
+        match answer {
+            Ok(Attempt::Granted(grant)) => {
+                entry.claim.unsettled = entry.doubt;
+                self.grant(key, grant, Some(task), now)
+            }
+            Ok(Attempt::Held(held)) => {
+                entry.claim.unsettled = entry.doubt;
+                let waits = self.queues.get(name).is_some_and(|q| q.tasks().any(|t| t.id == task && t.waits));
+                if waits {
+                    let wait = Wait::new(&entry.claim, held, now);
+                    let at = wait.wake_at();
+                    entry.role = Role::Waiting(wait);
+                    self.waiting.insert(entry.claim.holder, key);
+                    self.set_timer(key, Some(at));
+                    self.metrics.waiters.increment(1.0);
+                    let holder = self.claims.get(&key).map(|e| e.claim.holder);
+                    let turn = self.step(name, queue::Input::Answer(key, Answer::Held), Some(task), now);
+                    let early = self.early.iter().position(|(id, _)| Some(*id) == holder);
+                    match early.map(|at| self.early.swap_remove(at)) {
+                        Some((_, grant)) => self.grant(key, grant, Some(task), now),
+                        None => turn,
+                    }
+                } else {
+                    if entry.doubt {
+                        // An earlier send of this claim may still arrive, when nobody wants it any more.
+                        self.end(key, now);
+                    } else {
+                        self.claims.remove(&key);
+                    }
+                    let turn = self.step(name, queue::Input::Answer(key, Answer::Held), Some(task), now);
+                    Some(match turn {
+                        Some(Turn::Busy(None)) | None => Turn::Busy(Some(held)),
+                        Some(turn) => turn,
+                    })
+                }
+            }
+            Ok(Attempt::Cancelled) => {
+                self.claims.remove(&key);
+                self.step(name, queue::Input::Answer(key, Answer::Gone), Some(task), now)
+            }
+            Err(error) => {
+                self.end(key, now);
+                self.step(name, queue::Input::Answer(key, Answer::Failed), Some(task), now);
+                Some(Turn::Failed(error))
+            }
+        }
+    }
+
+    /// Picks up a grant: the guard's cell. `None` when it was lost before it could be picked up.
+    pub(in crate::engine) fn take(&mut self, key: u64, task: u64, spec: &Spec, now: Stamp) -> Option<Arc<Cell>> {
+        let entry = self.claims.get_mut(&key)?;
+        let Role::Held { hold, grant, cell } = &mut entry.role else { return None };
+        hold.adopt(grant.stamp, spec.ttl, spec.max_hold);
+        (entry.claim.ttl, entry.max_hold) = (spec.ttl, spec.max_hold);
+        let made = Arc::new(Cell::new(
+            spec.name.clone(),
+            entry.claim.holder,
+            entry.claim.mode,
+            spec.ttl,
+            spec.max_hold,
+            grant,
+            hold.deadline(),
+        ));
+        *cell = Some(made.clone());
+        let at = hold.wake_at();
+        self.set_timer(key, at);
+        self.forget_task(task);
+        self.step(&spec.name, queue::Input::Taken(task), None, now);
+        Some(made)
+    }
+
+    /// Who is in the way of a waiting task, and the last trouble with asking.
+    pub(in crate::engine) fn standing(&self, name: &LockName, now: Stamp) -> (Option<Held>, Option<Error>) {
+        let Some(queue) = self.queues.get(name) else { return (None, None) };
+        let key = queue.pending().map(|p| p.claim).or(queue.exclusive());
+        match key.and_then(|key| self.claims.get(&key)).map(|e| (&e.role, e)) {
+            Some((Role::Waiting(wait), _)) => (Some(wait.held.clone()), wait.trouble.clone()),
+            Some((Role::Held { hold, grant, .. }, entry)) => {
+                let held = Held {
+                    holder: Some((*entry.claim.note).clone()),
+                    token: Some(grant.token),
+                    remaining: Some(hold.deadline().since(now)),
+                    ..Held::default()
+                };
+                (Some(held), None)
+            }
+            _ => (None, None),
+        }
+    }
+}

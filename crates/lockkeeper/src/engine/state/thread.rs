@@ -1,0 +1,211 @@
+//! What the keeper's thread does: whatever is due, its answers, and the store's hints.
+
+use super::{Entry, Life, Role, State, Work};
+use crate::clock::Stamp;
+use crate::error::{Error, Result};
+use crate::machine::hold;
+use crate::machine::queue::{self, Queue};
+use crate::store::{Attempt, Event, LossReason, Renewal};
+use std::time::Duration;
+
+/// How many pushed grants are remembered for claims whose answer is still on its way.
+const EARLY: usize = 256;
+
+impl State {
+    /// Everything due at `now`, and when to look again; `None` when the thread has nothing left to live for.
+    pub(in crate::engine) fn round(&mut self, now: Stamp) -> Option<(Work, Option<Stamp>)> {
+        let work = self.due(now);
+        self.sleeps_until = self.next_timer();
+        self.wake_thread = false;
+        // Closed and nothing left to renew or release: nobody can need the thread any more.
+        self.stopped = self.stop || (self.life != Life::Open && self.left() == (0, 0) && self.idle());
+        if self.stopped {
+            // Nobody will ring any more.
+            self.later.wake.extend(self.alarms.values().cloned());
+            return None;
+        }
+        Some((work, self.sleeps_until))
+    }
+
+    /// Everything that is due at `now`: losses are told here, calls are returned.
+    fn due(&mut self, now: Stamp) -> Work {
+        let mut work = Work::default();
+        // Renewals a few milliseconds early join the batch; their own machine decides.
+        let horizon = now.after(Duration::from_millis(5));
+        let due: Vec<_> = self.timers.range(..=(horizon, u64::MAX)).copied().collect();
+        for (at, key) in due {
+            if let Some(waker) = self.alarms.get(&key) {
+                if at <= now {
+                    self.later.wake.push(waker.clone());
+                    self.timers.remove(&(at, key));
+                }
+                continue;
+            }
+            let Some(entry) = self.claims.get_mut(&key) else {
+                self.timers.remove(&(at, key));
+                continue;
+            };
+            match &mut entry.role {
+                Role::Held { .. } => self.hold_step(key, hold::Input::Tick, now, &mut work),
+                Role::Waiting(_) if at <= now => self.poll_waiting(key, now, &mut work),
+                Role::Ending(ending) if at <= now => {
+                    if now >= ending.until {
+                        // Its lease is certainly over: nothing is left to release.
+                        let name = entry.claim.name.clone();
+                        self.forget(key);
+                        self.step(&name, queue::Input::Ended(key), None, now);
+                    } else if ending.in_flight {
+                        let at = ending.failed(now);
+                        self.set_timer(key, Some(at));
+                    } else {
+                        let at = ending.sent(now);
+                        entry.claim.stamp = now;
+                        work.release.push((key, entry.claim.clone()));
+                        work.limit = work.limit.max(at.since(now));
+                        self.set_timer(key, Some(at));
+                    }
+                }
+                Role::Trying | Role::Waiting(_) | Role::Ending(_) => {}
+            }
+        }
+        work
+    }
+
+    fn poll_waiting(&mut self, key: u64, now: Stamp, work: &mut Work) {
+        let Some(Entry { claim, role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
+        if wait.in_flight {
+            let at = wait.failed(Error::unavailable("the store did not answer in time"), now);
+            self.set_timer(key, Some(at));
+            return;
+        }
+        let at = wait.sent(claim, now);
+        claim.stamp = now;
+        if claim.queue && !wait.ask_again {
+            work.renew.push((key, claim.clone()));
+        } else {
+            // Until it is answered, a release of this claim must stop it.
+            claim.unsettled = true;
+            work.acquire.push((key, claim.clone()));
+        }
+        work.limit = work.limit.max(at.since(now));
+        self.set_timer(key, Some(at));
+    }
+
+    /// The answer to a renewal, of a guard or of a place in line.
+    pub(in crate::engine) fn renewed(&mut self, key: u64, stamp: Stamp, answer: Result<Renewal>, now: Stamp) {
+        let Some(entry) = self.claims.get_mut(&key) else { return };
+        match &mut entry.role {
+            Role::Held { .. } => {
+                let input = match answer {
+                    Ok(Renewal::Renewed(lease)) => hold::Input::Renewed { stamp, lease },
+                    Ok(Renewal::Granted(grant)) => hold::Input::Renewed { stamp: grant.stamp, lease: grant.lease },
+                    Ok(Renewal::Lost(reason)) => hold::Input::Gone(reason),
+                    // A keep-alive of its time in line, overtaken by the push of the grant: older, so no news.
+                    Ok(Renewal::Waiting(_)) => return,
+                    Err(error) => {
+                        tracing::debug!(lock = %entry.claim.name, %error, "renewal failed");
+                        hold::Input::Failed
+                    }
+                };
+                match input {
+                    hold::Input::Renewed { .. } => self.metrics.renewed.increment(1),
+                    hold::Input::Gone(_) => self.metrics.renew_lost.increment(1),
+                    _ => self.metrics.renew_failed.increment(1),
+                }
+                self.hold_step(key, input, now, &mut Work::default());
+            }
+            Role::Waiting(wait) => match answer {
+                Ok(Renewal::Granted(grant)) => drop(self.grant(key, grant, None, now)),
+                Ok(Renewal::Waiting(held)) => {
+                    let at = wait.kept(&entry.claim, held, now);
+                    self.set_timer(key, Some(at));
+                }
+                Ok(Renewal::Renewed(_)) => {
+                    // It holds: the grant's own message was lost. Asking again brings the token.
+                    let at = wait.ask_again(now);
+                    self.set_timer(key, Some(at));
+                }
+                Ok(Renewal::Lost(_)) => self.gone(key, now),
+                Err(error) => {
+                    let at = wait.failed(error, now);
+                    self.set_timer(key, Some(at));
+                }
+            },
+            Role::Trying | Role::Ending(_) => {}
+        }
+    }
+
+    /// The answer to a waiting claim that asked anew.
+    pub(in crate::engine) fn reasked(&mut self, key: u64, answer: Result<Attempt>, now: Stamp) {
+        let Some(Entry { claim, doubt, role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
+        *doubt |= answer.is_err();
+        claim.unsettled = *doubt;
+        match answer {
+            Ok(Attempt::Granted(grant)) => drop(self.grant(key, grant, None, now)),
+            Ok(Attempt::Held(held)) => {
+                let at = wait.kept(claim, held, now);
+                self.set_timer(key, Some(at));
+            }
+            Ok(Attempt::Cancelled) => self.gone(key, now),
+            Err(error) => {
+                let at = wait.failed(error, now);
+                self.set_timer(key, Some(at));
+            }
+        }
+    }
+
+    /// A hint from the store.
+    pub(in crate::engine) fn event(&mut self, event: Event, now: Stamp) {
+        match event {
+            Event::Granted(holder, grant) => match self.waiting.get(&holder) {
+                Some(&key) => drop(self.grant(key, grant, None, now)),
+                None => {
+                    if self.early.len() == EARLY {
+                        self.early.remove(0);
+                    }
+                    self.early.push((holder, grant));
+                }
+            },
+            Event::Wake(name) => {
+                let pending = self.queues.get(&name).and_then(Queue::pending).map(|p| p.claim);
+                if let Some(key) = pending {
+                    self.poll_soon(key, now);
+                }
+            }
+            Event::Lost(holder, reason) => {
+                let key = self.claims.iter().find(|(_, e)| e.claim.holder == holder).map(|(key, _)| *key);
+                if let Some(key) = key {
+                    self.over(key, reason, now);
+                }
+            }
+            Event::SessionLost => {
+                for key in self.claims.keys().copied().collect::<Vec<_>>() {
+                    self.over(key, LossReason::SessionEnded, now);
+                }
+            }
+            Event::Reconnected => {
+                for key in self.claims.keys().copied().collect::<Vec<_>>() {
+                    self.poll_soon(key, now);
+                    self.hold_step(key, hold::Input::RenewNow, now, &mut Work::default());
+                }
+            }
+        }
+    }
+
+    fn poll_soon(&mut self, key: u64, now: Stamp) {
+        let Some(Entry { role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
+        wait.hinted = wait.in_flight;
+        if !wait.in_flight {
+            wait.next = now;
+            self.set_timer(key, Some(now));
+        }
+    }
+
+    fn over(&mut self, key: u64, reason: LossReason, now: Stamp) {
+        match self.claims.get(&key).map(|e| &e.role) {
+            Some(Role::Held { .. }) => self.lose(key, reason, now),
+            Some(Role::Waiting(_)) => self.gone(key, now),
+            _ => {}
+        }
+    }
+}
