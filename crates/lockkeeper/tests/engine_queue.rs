@@ -4,7 +4,7 @@ mod common;
 
 use common::odd::Odd;
 use common::{Bench, Probe, TTL, empty, ms, now, secs, until};
-use lockkeeper::store::Store;
+use lockkeeper::store::{Event, Grant, Store};
 use lockkeeper::testing::{self, Op};
 use lockkeeper::{ErrorKind, Fence, Keeper, LossReason, State};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
@@ -152,6 +152,26 @@ fn the_call_that_went_down_with_its_task_is_cancelled_for_good() {
     let late = odd.seen.lock().unwrap()[0].1.clone();
     now(bench.store.try_acquire(&[late])).pop().unwrap().unwrap();
     assert!(bench.record("x").is_none(), "nobody is there to release it");
+}
+
+#[test]
+fn a_push_that_comes_after_its_lease_costs_no_place_in_line() {
+    let bench = Bench::new();
+    let odd = Arc::new(Odd::new(bench.store.share()));
+    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).unwrap();
+    let ((_, holder), (_, later)) = (bench.keeper(), bench.keeper());
+    let held = now(holder.lock("x").acquire()).unwrap();
+    let (first_lock, second_lock) = (keeper.lock("x"), later.lock("x"));
+    let (mut first, mut second) = (Probe::new(first_lock.acquire()), Probe::new(second_lock.acquire()));
+    first.pend();
+    second.pend();
+    let claim = odd.seen.lock().unwrap()[0].1.clone();
+    odd.say(Event::Granted(claim.holder, Grant { token: held.token(), stamp: claim.stamp, lease: ms(1) }));
+    bench.settle();
+    first.pend();
+    now(held.release()).unwrap();
+    assert!(first.finish().is_ok());
+    second.pend();
 }
 
 #[test]

@@ -251,7 +251,12 @@ impl State {
     fn gone(&mut self, key: u64, now: Stamp) {
         let Some(entry) = self.claims.get(&key) else { return };
         let name = entry.claim.name.clone();
-        self.forget(key);
+        if entry.claim.unsettled {
+            // An acquire of it may still arrive and make it anew.
+            self.end(key, now);
+        } else {
+            self.forget(key);
+        }
         self.step(&name, queue::Input::Answer(key, Answer::Gone), None, now);
     }
 
@@ -264,7 +269,7 @@ impl State {
         {
             self.later.changed.push(cell.clone());
         }
-        let (phase, at) = (hold.phase(), hold.wake_at());
+        let (phase, at, unsettled) = (hold.phase(), hold.wake_at(), entry.claim.unsettled);
         let name = entry.claim.name.clone();
         let mut release = false;
         for output in outputs {
@@ -284,7 +289,7 @@ impl State {
         }
         match phase {
             Phase::Lost(_) => {
-                if release {
+                if release || unsettled {
                     self.end(key, now);
                 } else {
                     self.forget(key);

@@ -158,6 +158,8 @@ impl State {
     pub(in crate::engine) fn event(&mut self, event: Event, now: Stamp) {
         match event {
             Event::Granted(holder, grant) => match self.waiting.get(&holder) {
+                // Too late to be worth anything, and the claim may be back in line since: ask what it is now.
+                Some(&key) if hold::deadline(grant.stamp, grant.lease) <= now => self.poll_soon(key, now),
                 Some(&key) => drop(self.grant(key, grant, None, now)),
                 None => {
                     if self.early.len() == EARLY {
