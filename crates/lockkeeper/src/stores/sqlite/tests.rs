@@ -293,6 +293,22 @@ async fn registers_keep_the_fence_when_the_value_ends() {
 }
 
 #[tokio::test]
+async fn the_log_does_not_grow_without_end() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let log = || std::fs::metadata(format!("{}-wal", store.path().display())).unwrap().len();
+    let mut largest = 0;
+    for i in 0..6000 {
+        let claim = claim(&format!("{}", i % 500));
+        granted(&store, &claim).await;
+        store.release(&[claim]).await;
+        largest = largest.max(log());
+    }
+    // 12,000 commits of one page or more each would be about 50 MB.
+    assert!(largest < 16 << 20, "{largest}");
+}
+
+#[tokio::test]
 async fn cleaning_removes_only_what_nobody_needs() {
     let dir = Dir::new();
     {
