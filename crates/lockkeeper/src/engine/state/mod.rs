@@ -75,8 +75,8 @@ struct Entry {
 enum Role {
     /// A call of its task is in flight.
     Trying,
-    /// In line, in the store or by polling.
-    Waiting(Wait),
+    /// In line, in the store or by polling. Boxed: most claims are held, and should not pay for its size.
+    Waiting(Box<Wait>),
     /// Granted; the cell exists from the moment its task has picked it up.
     Held { hold: Hold, grant: Grant, cell: Option<Arc<Cell>> },
     /// In the to-release set.

@@ -106,7 +106,7 @@ impl State {
                 if waits {
                     let wait = Wait::new(&entry.claim, held, now);
                     let at = wait.wake_at();
-                    entry.role = Role::Waiting(wait);
+                    entry.role = Role::Waiting(Box::new(wait));
                     self.waiting.insert(entry.claim.holder, key);
                     self.set_timer(key, Some(at));
                     self.metrics.waiters.increment(1.0);
