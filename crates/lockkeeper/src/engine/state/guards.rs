@@ -69,10 +69,10 @@ impl State {
     pub(in crate::engine) fn force(&mut self, holder: crate::HolderId, reason: LossReason, now: Stamp) {
         let found = self.claims.iter().find(|(_, e)| e.claim.holder == holder);
         let Some((&key, entry)) = found.filter(|(_, e)| matches!(e.role, Role::Held { .. })) else { return };
-        let claim = entry.claim.clone();
+        let (claim, longest) = (entry.claim.clone(), entry.longest);
         self.lose(key, reason, now);
-        let ending = Role::Ending(crate::engine::wait::Ending::new(claim.ttl, now));
-        self.claims.insert(key, Entry { claim, max_hold: None, doubt: false, wake_at: None, role: ending });
+        let ending = Role::Ending(crate::engine::wait::Ending::new(claim.ttl, longest, now));
+        self.claims.insert(key, Entry { claim, max_hold: None, longest, doubt: false, wake_at: None, role: ending });
         self.set_timer(key, Some(now));
     }
 

@@ -3,6 +3,8 @@
 
 mod guards;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod timers;
 
@@ -64,6 +66,8 @@ struct Parked {
 struct Entry {
     claim: Claim,
     max_hold: Option<Duration>,
+    /// The longest TTL it was sent with: an heir's may be shorter than what the store has been told.
+    longest: Duration,
     /// An acquire of it came back without an answer, so it may still arrive.
     doubt: bool,
     /// Its key in `timers`.
@@ -311,7 +315,7 @@ impl State {
             }
             Role::Trying | Role::Held { .. } => {}
         }
-        let mut ending = Ending::new(entry.claim.ttl, now);
+        let mut ending = Ending::new(entry.claim.ttl, entry.longest, now);
         let at = if sent { ending.sent(now) } else { now };
         entry.role = Role::Ending(ending);
         self.set_timer(key, Some(at));
