@@ -391,16 +391,3 @@ fn host_name() -> String {
     #[cfg(not(unix))]
     return std::env::var("COMPUTERNAME").unwrap_or_default();
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn an_empty_name_is_not_the_prefix() {
-        let keeper = Keeper::builder("memory:").prefix("app/").connect().await.unwrap();
-        assert_eq!(keeper.lock("").acquire().await.unwrap_err().kind(), ErrorKind::InvalidName);
-        assert_eq!(keeper.inspect("").await.unwrap_err().kind(), ErrorKind::InvalidName);
-        assert_eq!(keeper.break_lock("", Token::MAX).await.unwrap_err().kind(), ErrorKind::InvalidName);
-    }
-}

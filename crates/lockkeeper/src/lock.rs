@@ -180,3 +180,16 @@ impl fmt::Debug for Lock {
         f.debug_struct("Lock").field("name", &self.name).field("mode", &self.mode).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{ErrorKind, Keeper, Token};
+
+    #[tokio::test]
+    async fn an_empty_name_is_not_the_prefix() {
+        let keeper = Keeper::builder("memory:").prefix("app/").connect().await.unwrap();
+        assert_eq!(keeper.lock("").acquire().await.unwrap_err().kind(), ErrorKind::InvalidName);
+        assert_eq!(keeper.inspect("").await.unwrap_err().kind(), ErrorKind::InvalidName);
+        assert_eq!(keeper.break_lock("", Token::MAX).await.unwrap_err().kind(), ErrorKind::InvalidName);
+    }
+}

@@ -303,28 +303,6 @@ fn row_18_the_limit_of_a_wait_holds_while_the_store_is_silent() {
 }
 
 #[test]
-fn row_18_a_wait_that_can_never_end_is_given_up() {
-    let bench = Bench::new();
-    let odd = Arc::new(Odd::new(bench.store.share()));
-    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).unwrap();
-    let (_, other) = bench.keeper();
-    let held = now(other.lock("x").acquire()).unwrap();
-    let lock = keeper.lock("x");
-    let (mut first, mut second) = (Probe::new(lock.acquire()), Probe::new(lock.acquire()));
-    first.pend();
-    second.pend();
-    odd.foreign.store(true, Ordering::SeqCst);
-    bench.clock.advance(secs(4));
-    assert_eq!(first.finish().unwrap_err().kind(), ErrorKind::Foreign);
-    // The next task asks for itself, and may be luckier.
-    odd.foreign.store(false, Ordering::SeqCst);
-    second.pend();
-    now(held.release()).unwrap();
-    now(second.finish().unwrap().release()).unwrap();
-    empty(&keeper);
-}
-
-#[test]
 fn row_19_a_lost_wake_up_costs_one_keep_alive() {
     let bench = Bench::new();
     let ((_, a), (faults, b)) = (bench.keeper(), bench.keeper());

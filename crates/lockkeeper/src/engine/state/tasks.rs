@@ -111,7 +111,7 @@ impl State {
                     entry.role = Role::Waiting(wait);
                     self.waiting.insert(entry.claim.holder, key);
                     self.set_timer(key, Some(at));
-                    self.metrics.waiters.increment(1.0);
+                    self.later.counts.waiters += 1;
                     let holder = self.claims.get(&key).map(|e| e.claim.holder);
                     let turn = self.step(name, queue::Input::Answer(key, Answer::Held), Some(task), now);
                     let early = self.early.iter().position(|(id, _)| Some(*id) == holder);

@@ -2,7 +2,6 @@
 
 use super::{Spec, State, Turn};
 use crate::clock::Stamp;
-use crate::engine::metrics::Metrics;
 use crate::error::Error;
 use crate::name::LockName;
 use crate::store::{Attempt, Held, Mode};
@@ -36,7 +35,7 @@ fn asking(s: &mut State, spec: &Spec) -> (u64, u64) {
 
 #[test]
 fn a_repeated_call_that_outlived_its_own_limit_may_still_arrive() {
-    let mut s = State::new(Metrics::new("test"));
+    let mut s = State::new();
     let spec = spec(3);
     let (task, key) = asking(&mut s, &spec);
     assert!(s.answered(key, task, &spec.name, Ok(Attempt::Held(Held::default())), at(0)).is_none());
@@ -52,7 +51,7 @@ fn a_repeated_call_that_outlived_its_own_limit_may_still_arrive() {
 
 #[test]
 fn a_release_is_repeated_for_as_long_as_the_first_tasks_lease_may_last() {
-    let mut s = State::new(Metrics::new("test"));
+    let mut s = State::new();
     let (first, heir) = (spec(30), spec(1));
     let (task, key) = asking(&mut s, &first);
     let (next, turn) = s.enter(&heir, at(0));

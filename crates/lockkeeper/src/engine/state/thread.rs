@@ -1,5 +1,6 @@
 //! What the keeper's thread does: whatever is due, its answers, and the store's hints.
 
+use super::later::News;
 use super::{Entry, Life, Role, State, Turn, Work};
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
@@ -105,14 +106,14 @@ impl State {
                     // A keep-alive of its time in line, overtaken by the push of the grant: older, so no news.
                     Ok(Renewal::Waiting(_)) => return,
                     Err(error) => {
-                        tracing::debug!(lock = %entry.claim.name, %error, "renewal failed");
+                        self.later.news.push(News::RenewalFailed(entry.claim.name.clone(), error));
                         hold::Input::Failed
                     }
                 };
                 match input {
-                    hold::Input::Renewed { .. } => self.metrics.renewed.increment(1),
-                    hold::Input::Gone(_) => self.metrics.renew_lost.increment(1),
-                    _ => self.metrics.renew_failed.increment(1),
+                    hold::Input::Renewed { .. } => self.later.counts.renewed += 1,
+                    hold::Input::Gone(_) => self.later.counts.renew_lost += 1,
+                    _ => self.later.counts.renew_failed += 1,
                 }
                 self.hold_step(key, input, now, &mut Work::default());
             }
