@@ -83,7 +83,8 @@ pub(super) struct Worker {
     /// Grants already told as events, with their tokens: each is told once.
     told: HashMap<HolderId, u64>,
     looked: Option<Instant>,
-    cleaned: Option<Instant>,
+    /// When to clean next; at once after opening.
+    clean_at: Option<Instant>,
 }
 
 /// What is pending, by urgency.
@@ -104,7 +105,7 @@ impl Worker {
     ) -> Self {
         let Opened { conn, place, patience } = opened;
         let steps = Steps::new(conn, place, boot);
-        Self { steps, keeper, patience, signals, events, told: HashMap::new(), looked: None, cleaned: None }
+        Self { steps, keeper, patience, signals, events, told: HashMap::new(), looked: None, clean_at: None }
     }
 
     /// Serves until the store is dropped and everything it sent is done.
@@ -319,16 +320,18 @@ impl Worker {
 
     /// Cleans now and then, when it costs nobody a wait.
     fn clean(&mut self) {
-        if self.cleaned.is_some_and(|at| at.elapsed() < CLEAN_EVERY) {
+        if self.clean_at.is_some_and(|at| Instant::now() < at) {
             return;
         }
-        self.cleaned = Some(Instant::now());
         let patience = self.patience.swap(0, Ordering::Relaxed);
         let begun = self.steps.conn.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from);
         let done = begun.and_then(|()| self.steps.clean(self.at()));
-        if let Err(e) = done.and_then(|()| Ok(self.steps.conn.execute_batch("COMMIT")?)) {
+        let done = done.and_then(|pause| Ok(self.steps.conn.execute_batch("COMMIT").map(|()| pause)?));
+        let pause = done.unwrap_or_else(|e| {
             tracing::debug!(error = ?e, "unused rows were not cleaned up this time");
-        }
+            CLEAN_EVERY
+        });
+        self.clean_at = Some(Instant::now() + pause);
         self.roll_back();
         self.patience.store(patience, Ordering::Relaxed);
     }
