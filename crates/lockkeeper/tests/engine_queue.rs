@@ -399,3 +399,40 @@ fn the_metrics_tell_what_happened() {
     assert!(found["lockkeeper_fence_rejections_total fence=in-process"] >= 1.0);
     until("nothing is left", || testing::leftovers(&keeper).claims == 0);
 }
+
+/// Looks at the keeper's tables whenever something is logged.
+struct Nosy(Keeper, std::sync::mpsc::Sender<()>);
+
+impl tracing::Subscriber for Nosy {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        lockkeeper::testing::leftovers(&self.0);
+        let _ = self.1.send(());
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_subscriber_may_use_the_keeper_it_is_told_about() {
+    let bench = Bench::new();
+    let (faults, keeper) = bench.keeper();
+    let guard = now(keeper.lock("x").acquire()).unwrap();
+    faults.cut(Op::Release, 1);
+    let (told, heard) = std::sync::mpsc::channel();
+    // On a thread of its own: what this is about would hang for ever.
+    std::thread::spawn(move || {
+        tracing::subscriber::with_default(Nosy(keeper, told), || now(guard.release()).unwrap_err());
+    });
+    heard.recv_timeout(common::PATIENCE).expect("the failed release is told");
+}

@@ -84,7 +84,7 @@ impl Engine {
         let wake = std::mem::take(&mut state.wake_thread);
         let later = std::mem::take(&mut state.later);
         drop(state);
-        later.act();
+        later.act(&self.metrics);
         if wake {
             self.bell.notify_one();
         }

@@ -26,7 +26,7 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
     let engine = Arc::new(Engine {
         store,
         clock,
-        state: Mutex::new(State::new(metrics.clone())),
+        state: Mutex::new(State::new()),
         metrics,
         info,
         bell: Notify::new(),

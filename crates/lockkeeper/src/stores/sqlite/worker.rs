@@ -94,7 +94,8 @@ pub(super) struct Worker {
     /// Grants already told as events, with their tokens: each is told once.
     told: HashMap<HolderId, u64>,
     looked: Option<Instant>,
-    cleaned: Option<Instant>,
+    /// When to clean next; at once after opening.
+    clean_at: Option<Instant>,
     /// Commits since the log was last moved to the database.
     commits: u32,
 }
@@ -119,7 +120,7 @@ impl Worker {
         let log = std::fs::metadata(place.beside("-wal")).map_or(0, |file| file.len());
         let commits = if log >= LARGE_LOG { LOG_COMMITS } else { 0 };
         let steps = Steps::new(conn, place, boot);
-        Self { steps, keeper, patience, signals, events, told: HashMap::new(), looked: None, cleaned: None, commits }
+        Self { steps, keeper, patience, signals, events, told: HashMap::new(), looked: None, clean_at: None, commits }
     }
 
     /// Serves until the store is dropped and everything it sent is done.
@@ -371,7 +372,7 @@ impl Worker {
     }
 
     fn wants_cleaning(&self) -> bool {
-        self.cleaned.is_none_or(|at| at.elapsed() >= CLEAN_EVERY)
+        self.clean_at.is_none_or(|at| Instant::now() >= at)
     }
 
     /// Cleans now and then, when it costs nobody a wait.
@@ -379,13 +380,15 @@ impl Worker {
         if !self.wants_cleaning() {
             return;
         }
-        self.cleaned = Some(Instant::now());
         let patience = self.patience.swap(0, Ordering::Relaxed);
         let begun = self.steps.conn.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from);
         let done = begun.and_then(|()| self.steps.clean(self.at()));
-        if let Err(e) = done.and_then(|()| Ok(self.steps.conn.execute_batch("COMMIT")?)) {
+        let done = done.and_then(|pause| Ok(self.steps.conn.execute_batch("COMMIT").map(|()| pause)?));
+        let pause = done.unwrap_or_else(|e| {
             tracing::debug!(error = ?e, "unused rows were not cleaned up this time");
-        }
+            CLEAN_EVERY
+        });
+        self.clean_at = Some(Instant::now() + pause);
         self.roll_back();
         self.patience.store(patience, Ordering::Relaxed);
     }
