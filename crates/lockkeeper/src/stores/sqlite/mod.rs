@@ -33,6 +33,7 @@
 //! until an operator acts. A full disk fails releases too; such locks end by their TTL.
 
 mod file;
+mod jobs;
 mod rows;
 mod schema;
 mod steps;
@@ -51,13 +52,14 @@ use crate::store::{
 };
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
+use jobs::{Answer, Job, Op};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use watch::Watch;
-use worker::{Answer, Job, Op, Signals, Worker};
+use worker::{Signals, Worker};
 
 /// The statements of the fast path, for the benchmark's floor.
 #[doc(hidden)]

@@ -1,28 +1,21 @@
 //! The one thread that talks to the database: it gathers what is pending into one transaction and answers after the
 //! commit.
 
+use super::jobs::{Answer, Job, Op, Pending};
 use super::rows::Fault;
 use super::schema::Opened;
 use super::steps::{CLEAN_EVERY, Steps};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::name::LockName;
-use crate::register::{Entry, Pass, Written};
-use crate::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal};
+use crate::store::{Claim, Event};
 use crate::stores::slot::At;
-use crate::token::{HolderId, Token};
-use std::collections::{HashMap, VecDeque};
+use crate::token::HolderId;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc, oneshot};
-
-/// How many entries share a transaction: enough that a commit costs little per entry, few enough that it stays short.
-const MAX_ENTRIES: usize = 256;
-
-/// How many reads are answered before writes get their turn again.
-const MAX_READS: usize = 16;
+use tokio::sync::{Notify, mpsc};
 
 /// After how many commits the log is moved to the database.
 const LOG_COMMITS: u32 = 500;
@@ -33,48 +26,6 @@ const LARGE_LOG: u64 = 1 << 20;
 
 /// How old the last look at the file may be for a single statement; renewals and transactions look every time.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// What the store asks of its worker.
-#[derive(Debug)]
-pub(super) enum Op {
-    Acquire(Vec<Claim>),
-    Renew(Vec<Claim>),
-    Release(Vec<Claim>),
-    Break(LockName, Token),
-    Enter(LockName, Pass),
-    Write(LockName, Pass, Vec<u8>, Option<Duration>),
-    Read(LockName),
-    Inspect(LockName),
-    List(Vec<u8>, Option<Cursor>),
-    /// Look for grants handed over to this keeper and tell them as events.
-    Look,
-    /// Do what is due now and then: move the log to the database, remove unused rows.
-    Tidy,
-}
-
-/// The answer to an [`Op`].
-#[derive(Debug)]
-pub(super) enum Answer {
-    Attempts(Vec<Result<Attempt>>),
-    Renewals(Vec<Result<Renewal>>),
-    Releases(Vec<Result<Release>>),
-    Break(Break),
-    Entry(Entry),
-    Written(Written),
-    Value(Option<Vec<u8>>),
-    Record(Option<Record>),
-    Page(Page),
-    Looked,
-}
-
-/// One call: what is asked, and where the answer goes. A caller that is gone does not stop the step.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) op: Op,
-    /// The single statement has been tried already.
-    pub(super) tried: bool,
-    pub(super) reply: oneshot::Sender<Result<Answer>>,
-}
 
 /// What the worker tells the store besides its answers.
 #[derive(Debug, Default)]
@@ -98,14 +49,6 @@ pub(super) struct Worker {
     clean_at: Option<Instant>,
     /// Commits since the log was last moved to the database.
     commits: u32,
-}
-
-/// What is pending, by urgency.
-#[derive(Default)]
-struct Pending {
-    renewals: VecDeque<Job>,
-    calls: VecDeque<Job>,
-    reads: VecDeque<Job>,
 }
 
 impl Worker {
@@ -391,49 +334,6 @@ impl Worker {
         self.clean_at = Some(Instant::now() + pause);
         self.roll_back();
         self.patience.store(patience, Ordering::Relaxed);
-    }
-}
-
-impl Pending {
-    /// Takes in what has arrived, waiting when nothing is pending; `false` when the store is gone and all is done.
-    fn gather(&mut self, jobs: &Receiver<Job>) -> bool {
-        if self.renewals.is_empty() && self.calls.is_empty() && self.reads.is_empty() {
-            match jobs.recv() {
-                Ok(job) => self.push(job),
-                Err(_) => return false,
-            }
-        }
-        while let Ok(job) = jobs.try_recv() {
-            self.push(job);
-        }
-        true
-    }
-
-    fn push(&mut self, job: Job) {
-        match job.op {
-            Op::Renew(_) => self.renewals.push_back(job),
-            Op::Read(_) | Op::Inspect(_) | Op::List(..) | Op::Look | Op::Tidy => self.reads.push_back(job),
-            _ => self.calls.push_back(job),
-        }
-    }
-
-    fn next_writes(&mut self) -> Vec<Job> {
-        let (mut batch, mut entries) = (Vec::new(), 0);
-        while entries < MAX_ENTRIES
-            && let Some(job) = self.renewals.pop_front().or_else(|| self.calls.pop_front())
-        {
-            entries += match &job.op {
-                Op::Acquire(claims) | Op::Renew(claims) | Op::Release(claims) => claims.len().max(1),
-                _ => 1,
-            };
-            batch.push(job);
-        }
-        batch
-    }
-
-    fn next_reads(&mut self) -> Vec<Job> {
-        let count = self.reads.len().min(MAX_READS);
-        self.reads.drain(..count).collect()
     }
 }
 
