@@ -99,38 +99,17 @@ impl RedisStore {
             watch,
             queued: AtomicBool::new(false),
         };
-        // Without a runtime the first call finds out.
         if tokio::runtime::Handle::try_current().is_ok() {
-            store.check().await.map_err(|e| e.during("connect"))?;
+            check(&store.links).await
+        } else {
+            check_elsewhere(store.links.options().clone()).await
         }
+        .map_err(|e| e.during("connect"))?;
         Ok(store)
     }
 
     fn node(&self) -> &Node {
         &self.links.options().nodes[0]
-    }
-
-    /// Reaches the server, refuses one that is too old, warns of one that may evict locks.
-    async fn check(&self) -> Result<()> {
-        let mut line = self.links.line(self.node()).await?;
-        let asked = tokio::time::timeout(ASK_LIMIT, script::send(&mut line, vec![redis::cmd("INFO")])).await;
-        let late = || Error::unavailable("the server did not answer in time").in_store("redis");
-        let Some(Ok(answer)) = asked.map_err(|_| late())?.pop() else {
-            // An ACL may forbid INFO, which the locks do not need.
-            return Ok(());
-        };
-        let text: String = redis::from_redis_value(answer).unwrap_or_default();
-        let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap_or("");
-        let mut version = field("redis_version").split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-        let version = (version.next().unwrap_or(0), version.next().unwrap_or(0));
-        if version != (0, 0) && version < (6, 2) {
-            return Err(Error::unsupported(format!("Redis {}.{} is too old; 6.2 is needed", version.0, version.1))
-                .in_store("redis"));
-        }
-        if field("maxmemory_policy").starts_with("allkeys") && field("maxmemory") != "0" {
-            tracing::warn!(policy = field("maxmemory_policy"), "this Redis may evict locks when its memory is full");
-        }
-        Ok(())
     }
 
     async fn run(&self, script: &Script, calls: &[Call], limit: Duration) -> Vec<Result<Value>> {
@@ -196,6 +175,45 @@ impl RedisStore {
             place: (place > 0).then_some(place),
         })
     }
+}
+
+/// Reaches the server, refuses one that is too old, warns of one that may evict locks.
+async fn check(links: &Links) -> Result<()> {
+    let mut line = links.line(&links.options().nodes[0]).await?;
+    let asked = tokio::time::timeout(ASK_LIMIT, script::send(&mut line, vec![redis::cmd("INFO")])).await;
+    let late = || Error::unavailable("the server did not answer in time").in_store("redis");
+    let Some(Ok(answer)) = asked.map_err(|_| late())?.pop() else {
+        // An ACL may forbid INFO, which the locks do not need.
+        return Ok(());
+    };
+    let text: String = redis::from_redis_value(answer).unwrap_or_default();
+    let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap_or("");
+    let mut version = field("redis_version").split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (version.next().unwrap_or(0), version.next().unwrap_or(0));
+    if version != (0, 0) && version < (6, 2) {
+        let text = format!("Redis {}.{} is too old; 6.2 is needed", version.0, version.1);
+        return Err(Error::unsupported(text).in_store("redis"));
+    }
+    if field("maxmemory_policy").starts_with("allkeys") && field("maxmemory") != "0" {
+        tracing::warn!(policy = field("maxmemory_policy"), "this Redis may evict locks when its memory is full");
+    }
+    Ok(())
+}
+
+/// The same for a caller without a runtime, on a thread with one.
+async fn check_elsewhere(options: Options) -> Result<()> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let checked = match runtime {
+            Ok(runtime) => runtime.block_on(check(&Links::new(options))),
+            Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
+        };
+        // Nobody listens when connecting was cancelled.
+        let _ = sender.send(checked);
+    });
+    spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;
+    receiver.await.map_err(|e| Error::unavailable("connecting was interrupted").with_source(e))?
 }
 
 #[async_trait]
