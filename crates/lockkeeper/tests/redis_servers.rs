@@ -120,6 +120,36 @@ async fn logins_are_checked_and_never_printed() {
 }
 
 #[tokio::test]
+async fn tls_checks_both_sides() {
+    let server = RedisServer::with_tls();
+    let file = |name: &str| server.dir().join(name).display().to_string();
+    let (ca, other, cert, key) = (file("ca.crt"), file("other.crt"), file("client.crt"), file("client.key"));
+    let at = format!("rediss://localhost:{}", server.port());
+    let keeper = keeper(&format!("{at}?ca_file={ca}&cert_file={cert}&key_file={key}")).await;
+    let guard = taken(&keeper, "x").await;
+    let waiting = tokio::spawn({
+        let keeper = keeper.clone();
+        async move { drop(taken(&keeper, "x").await) }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    guard.release().await.expect("released");
+    waiting.await.expect("handed over");
+
+    for (query, kind) in [
+        (format!("ca_file={ca}"), ErrorKind::Denied),
+        (format!("ca_file={other}&cert_file={cert}&key_file={key}"), ErrorKind::Denied),
+        (format!("ca_file={ca}&cert_file={cert}"), ErrorKind::InvalidConfig),
+        (format!("ca_file={key}"), ErrorKind::InvalidConfig),
+        ("ca_file=/nowhere".to_owned(), ErrorKind::InvalidConfig),
+    ] {
+        let error = connect_error(&format!("{at}?{query}")).await;
+        assert_eq!(error.kind(), kind, "{query}: {error:?}");
+    }
+    let error = connect_error(&format!("redis://localhost:{}", server.port())).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+}
+
+#[tokio::test]
 async fn an_acl_that_allows_what_the_page_says_is_enough() {
     let rules = "on >pw resetkeys ~* resetchannels &lk:k:* -@all +@connection +eval +evalsha +script|load +get +set \
                  +del +exists +pexpire +pttl +persist +time +type +publish +subscribe +zadd +zrem +zrange +zrank +zcard \

@@ -12,6 +12,7 @@ pub struct RedisServer {
     port: u16,
     options: Vec<String>,
     dir: TempDir,
+    tls: bool,
     /// What `redis-cli` needs to log in.
     login: Vec<String>,
 }
@@ -37,7 +38,24 @@ impl RedisServer {
     /// Starts one with more options, such as `["--requirepass", "secret"]`.
     pub fn with(options: &[&str]) -> Self {
         let options = options.iter().map(|o| (*o).to_owned()).collect();
-        let mut server = Self { process: None, port: free_port(), options, dir: TempDir::new(), login: Vec::new() };
+        Self::begin(options, TempDir::new(), false)
+    }
+
+    /// Starts one that speaks TLS only and wants a client certificate. Its directory has `ca.crt`, `client.crt` and
+    /// `client.key`, and `other.crt` of another authority.
+    pub fn with_tls() -> Self {
+        let dir = TempDir::new();
+        certificates(&dir);
+        let pairs =
+            [("--tls-cert-file", "server.crt"), ("--tls-key-file", "server.key"), ("--tls-ca-cert-file", "ca.crt")];
+        let file = |(key, file): &(&str, &str)| [(*key).to_owned(), dir.join(file).display().to_string()];
+        let mut options: Vec<String> = pairs.iter().flat_map(file).collect();
+        options.extend(["--port".to_owned(), "0".to_owned()]);
+        Self::begin(options, dir, true)
+    }
+
+    fn begin(options: Vec<String>, dir: TempDir, tls: bool) -> Self {
+        let mut server = Self { process: None, port: free_port(), options, dir, tls, login: Vec::new() };
         // Somebody else may take the port first; another one is as good.
         for _ in 0..5 {
             if server.try_start() {
@@ -58,9 +76,7 @@ impl RedisServer {
     fn try_start(&mut self) -> bool {
         let mut command = program("redis-server");
         command.current_dir(self.dir.path()).args(["--bind", "127.0.0.1", "--save", "", "--dir"]).arg(self.dir.path());
-        if !self.options.iter().any(|o| o == "--port") {
-            command.args(["--port", &self.port.to_string()]);
-        }
+        command.args([if self.tls { "--tls-port" } else { "--port" }, &self.port.to_string()]);
         self.process = Some(Proc::start(command.args(&self.options)));
         let end = Instant::now() + SOON;
         while Instant::now() < end {
@@ -145,6 +161,19 @@ fn cli(port: u16, login: &[String], args: &[&str]) -> String {
         Proc::start(command.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(login).args(args)).wait();
     assert_eq!(ended.code, Some(0), "redis-cli {args:?}: {}", ended.stderr);
     ended.stdout.trim_end().to_owned()
+}
+
+/// An authority, a server and a client under it, and another authority.
+fn certificates(dir: &TempDir) {
+    let script = "
+        new() { openssl req -newkey rsa:2048 -nodes -subj /CN=$1 -keyout $1.key -out $1.csr; }
+        ca() { new $1; openssl x509 -req -in $1.csr -signkey $1.key -days 2 -extfile ca.ext -out $1.crt; }
+        leaf() { new $1; openssl x509 -req -in $1.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile leaf.ext -out $1.crt; }
+        echo basicConstraints=critical,CA:TRUE > ca.ext
+        echo subjectAltName=IP:127.0.0.1,DNS:localhost > leaf.ext
+        ca ca && ca other && leaf server && leaf client";
+    let made = Proc::start(Command::new("sh").args(["-ec", script]).current_dir(dir.path())).wait();
+    assert_eq!(made.code, Some(0), "openssl (apt-get install openssl): {}", made.stderr);
 }
 
 /// Waits until something listens on a loopback port.

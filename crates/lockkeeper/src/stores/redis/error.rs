@@ -48,6 +48,9 @@ pub(super) fn map_err(error: RedisError) -> Error {
             }
         }
         _ if error.is_timeout() => Error::unavailable("the server did not answer in time"),
+        _ if error.to_string().to_lowercase().contains("certificate") => {
+            Error::new(ErrorKind::Denied, format!("TLS was refused: {error}"))
+        }
         _ if error.is_connection_refusal() => Error::unavailable("nothing listens at the server's address"),
         _ => Error::unavailable(format!("the connection failed: {error}")),
     };

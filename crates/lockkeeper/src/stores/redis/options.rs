@@ -15,6 +15,9 @@ pub(super) type Node = (String, u16);
 /// Every option, for the error that lists them.
 const KNOWN: &str = "ca_file, cert_file, key_file, password_file, wait_replicas, wait_timeout";
 
+/// How a certificate begins in a PEM file.
+const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
 /// How a Redis store is reached. `Debug` shows no secret.
 #[derive(Clone)]
 pub(super) struct Options {
@@ -144,6 +147,9 @@ impl TlsFiles {
                 Self { ca: None, cert: None, key: None } => Ok(None),
                 _ => Err(bad("certificates mean nothing without TLS: write rediss://")),
             };
+        }
+        if self.ca.as_ref().is_some_and(|pem| !pem.windows(CERTIFICATE.len()).any(|part| part == CERTIFICATE)) {
+            return Err(bad("ca_file has no certificate in it (PEM)"));
         }
         let client_tls = match (self.cert, self.key) {
             (Some(client_cert), Some(client_key)) => Some(redis::ClientTlsConfig { client_cert, client_key }),
