@@ -55,7 +55,7 @@ pub(super) fn companion(letter: u8, lock: &[u8]) -> Vec<u8> {
 }
 
 /// How many slots a Cluster has.
-const SLOTS: u16 = 16384;
+pub(super) const SLOTS: u16 = 16384;
 
 /// The part of a key that decides its slot, if it is not the whole key.
 fn tag(key: &[u8]) -> Option<&[u8]> {
@@ -65,7 +65,6 @@ fn tag(key: &[u8]) -> Option<&[u8]> {
 }
 
 /// The Cluster slot of a key.
-#[cfg(test)]
 pub(super) fn slot(key: &[u8]) -> u16 {
     crc16(tag(key).unwrap_or(key)) % SLOTS
 }

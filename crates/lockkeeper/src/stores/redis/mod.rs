@@ -30,6 +30,7 @@ mod error;
 mod events;
 mod keys;
 mod options;
+mod routes;
 mod script;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -44,9 +45,9 @@ use async_trait::async_trait;
 use connect::Links;
 use events::Events;
 use keys::Keys;
-use options::{Node, Options};
+use options::{Kind, Node, Options};
 use redis::Value;
-use script::{Call, Script};
+use script::{Call, Script, Terms, bytes};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -108,12 +109,12 @@ impl RedisStore {
         Ok(store)
     }
 
-    fn node(&self) -> &Node {
-        &self.links.options().nodes[0]
-    }
-
     async fn run(&self, script: &Script, calls: &[Call], limit: Duration) -> Vec<Result<Value>> {
-        script::run(&self.links, self.node(), script, calls, limit).await
+        // A release need not be confirmed: one that is lost keeps the lock a while longer, at worst.
+        let confirmed =
+            [&*script::ACQUIRE, &*script::RENEW, &*script::REGISTER].iter().any(|s| std::ptr::eq(*s, script));
+        let wait = self.links.options().wait.filter(|_| confirmed);
+        script::run(&self.links, script, calls, Terms { limit, wait }).await
     }
 
     async fn one(&self, script: &Script, call: Call, limit: Duration) -> Result<Vec<Value>> {
@@ -179,7 +180,7 @@ impl RedisStore {
 
 /// Reaches the server, refuses one that is too old, warns of one that may evict locks.
 async fn check(links: &Links) -> Result<()> {
-    let mut line = links.line(&links.options().nodes[0]).await?;
+    let mut line = links.line(&links.node_of(b"").await?).await?;
     let asked = tokio::time::timeout(ASK_LIMIT, script::send(&mut line, vec![redis::cmd("INFO")])).await;
     let late = || Error::unavailable("the server did not answer in time").in_store("redis");
     let Some(Ok(answer)) = asked.map_err(|_| late())?.pop() else {
@@ -193,6 +194,9 @@ async fn check(links: &Links) -> Result<()> {
     if version != (0, 0) && version < (6, 2) {
         let text = format!("Redis {}.{} is too old; 6.2 is needed", version.0, version.1);
         return Err(Error::unsupported(text).in_store("redis"));
+    }
+    if field("redis_mode") == "cluster" && links.options().kind != Kind::Cluster {
+        return Err(Error::invalid_config("that server is part of a Cluster: write redis+cluster://").in_store("redis"));
     }
     if field("maxmemory_policy").starts_with("allkeys") && field("maxmemory") != "0" {
         tracing::warn!(policy = field("maxmemory_policy"), "this Redis may evict locks when its memory is full");
@@ -283,7 +287,7 @@ impl Store for RedisStore {
     }
 
     async fn next_event(&self) -> Event {
-        self.events.lock().await.next(self.links.options(), self.node(), &self.queued).await
+        self.events.lock().await.next(&self.links, &self.queued).await
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
@@ -295,9 +299,12 @@ impl Store for RedisStore {
     /// Every page looks at all keys, so that each lock is shown once and in order; other programs' keys are left out.
     async fn list(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
         let after = cursor.map_or(&[][..], |cursor| &cursor.0);
-        let mut names = self.scan(self.node(), prefix, after).await?;
+        let mut names = BTreeSet::new();
+        for node in self.links.primaries().await? {
+            names.append(&mut self.scan(&node, prefix, after).await?);
+        }
         let more = names.len() > PAGE;
-        if more {
+        while names.len() > PAGE {
             names.pop_last();
         }
         let names: Vec<LockName> = names.into_iter().filter_map(|name| LockName::new(name).ok()).collect();
@@ -495,14 +502,6 @@ fn text(value: &Value) -> Result<String> {
         Value::SimpleString(text) => Ok(text.clone()),
         Value::Int(number) => Ok(number.to_string()),
         _ => Err(odd("no text")),
-    }
-}
-
-fn bytes(value: Option<&Value>) -> Option<Vec<u8>> {
-    match value {
-        Some(Value::BulkString(bytes)) => Some(bytes.clone()),
-        Some(Value::SimpleString(text)) => Some(text.clone().into_bytes()),
-        _ => None,
     }
 }
 
