@@ -1,6 +1,6 @@
 //! Real Redis servers on free loopback ports.
 
-use crate::{Ended, Proc, SOON, Signal, TempDir, eventually};
+use crate::{Proc, SOON, Signal, TempDir, eventually};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -23,7 +23,10 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("loopback has free ports").port()
 }
 
+/// The program of that name, or the one that an environment variable such as `REDIS_SERVER` names.
 pub(crate) fn program(name: &str) -> Command {
+    let chosen = std::env::var(name.replace('-', "_").to_uppercase());
+    let name = chosen.as_deref().unwrap_or(name);
     let found = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     assert!(found.is_ok(), "{name} is not installed: apt-get install redis-server");
     Command::new(name)
@@ -158,10 +161,10 @@ impl RedisServer {
 
 pub(crate) fn cli(port: u16, login: &[String], args: &[&str]) -> String {
     let mut command = program("redis-cli");
-    let ended: Ended =
-        Proc::start(command.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(login).args(args)).wait();
-    assert_eq!(ended.code, Some(0), "redis-cli {args:?}: {}", ended.stderr);
-    ended.stdout.trim_end().to_owned()
+    command.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(login).args(args);
+    let output = command.stdin(Stdio::null()).output().expect("redis-cli runs");
+    assert!(output.status.success(), "redis-cli {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
 /// An authority, a server and a client under it, and another authority.
