@@ -1,6 +1,7 @@
-//! cargo run -p lockkeeper --features redis --example redis_fenced -- redis://127.0.0.1:6379
+//! cargo run -p lockkeeper --features redis --example redis_fenced
 //!
-//! Needs a server: `redis-server --port 6379 --save ""`. A counter in Redis that a late holder cannot spoil: every write shows its pass, and an old one is refused.
+//! A counter in Redis that a late holder cannot spoil: every write shows its pass, and an old one is refused. Needs a
+//! server at 127.0.0.1:6379, or at the URL given as an argument.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 

@@ -169,7 +169,18 @@ async fn an_acl_that_allows_what_the_page_says_is_enough() {
     drop(keeper.lock("y").shared().acquire().await.expect("granted"));
 
     assert_eq!(
-        server.cli(&["ACL", "SETUSER", "narrow", "on", ">pw", "~mine:*", "~lk:?:{mine:*", "&lk:k:*", "+@all"]),
+        server.cli(&[
+            "ACL",
+            "SETUSER",
+            "narrow",
+            "on",
+            ">pw",
+            "~mine:*",
+            "~lk:?:{mine:*",
+            "resetchannels",
+            "&lk:k:*",
+            "+@all"
+        ]),
         "OK"
     );
     let keeper = self::keeper(&format!("redis://narrow:pw@127.0.0.1:{}", server.port())).await;
