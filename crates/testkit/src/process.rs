@@ -7,7 +7,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long output is waited for after a process has ended.
+const LEFT_BEHIND: Duration = Duration::from_secs(2);
 
 /// A running process; killed when dropped.
 #[derive(Debug)]
@@ -15,6 +18,7 @@ pub struct Proc {
     child: Child,
     stdout: Output,
     stderr: Output,
+    readers: [JoinHandle<()>; 2],
 }
 
 /// How a process ended, and what it said.
@@ -55,9 +59,9 @@ impl Proc {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program under test starts");
         let (stdout, stderr) = (Output::default(), Output::default());
-        stdout.follow(child.stdout.take().expect("piped"));
-        stderr.follow(child.stderr.take().expect("piped"));
-        Self { child, stdout, stderr }
+        let readers =
+            [stdout.follow(child.stdout.take().expect("piped")), stderr.follow(child.stderr.take().expect("piped"))];
+        Self { child, stdout, stderr, readers }
     }
 
     /// Its process id.
@@ -95,16 +99,12 @@ impl Proc {
     pub fn wait_for(mut self, limit: Duration) -> Ended {
         let status: ExitStatus =
             found(limit, "the process ends", || self.child.try_wait().expect("the process is ours"));
-        // What it wrote last may still be in the pipe: no more comes once two looks agree.
-        let mut last = (self.stdout(), self.stderr());
-        loop {
-            std::thread::sleep(Duration::from_millis(10));
-            let now = (self.stdout(), self.stderr());
-            if now == last {
-                return Ended { code: status.code(), signal: status.signal(), stdout: now.0, stderr: now.1 };
-            }
-            last = now;
+        // What it wrote last may still be in the pipe. A process it left behind may keep the pipe open for ever.
+        let patience = Instant::now() + LEFT_BEHIND;
+        while !self.readers.iter().all(JoinHandle::is_finished) && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
         }
+        Ended { code: status.code(), signal: status.signal(), stdout: self.stdout(), stderr: self.stderr() }
     }
 }
 
