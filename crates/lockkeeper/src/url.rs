@@ -8,14 +8,17 @@ use crate::stores::memory::MemoryStore;
 use std::sync::Arc;
 
 /// Every scheme of this version.
-const SCHEMES: &str = "memory:[NAME], sqlite:PATH";
+const SCHEMES: &str = "memory:[NAME], sqlite:PATH, redis://HOST, rediss://HOST";
 
 /// A URL taken apart; decoded.
 #[derive(Debug, PartialEq, Eq)]
-struct Parts {
-    scheme: String,
-    place: String,
-    options: Vec<(String, String)>,
+pub(crate) struct Parts {
+    pub(crate) scheme: String,
+    pub(crate) place: String,
+    /// As written: what has several parts must be split before it is decoded.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only stores with a login need it"))]
+    pub(crate) raw_place: String,
+    pub(crate) options: Vec<(String, String)>,
 }
 
 /// Opens the store that `url` names.
@@ -36,6 +39,7 @@ pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Store>> {
             Ok(Arc::new(store))
         }
         "sqlite" => open_sqlite(parts).await,
+        "redis" | "rediss" => open_redis(parts).await,
         other => Err(Error::invalid_config(format!(
             "'{}' is not a store this version knows; known are {SCHEMES}",
             safe(other)
@@ -76,7 +80,21 @@ async fn open_sqlite(_: Parts) -> Result<Arc<dyn Store>> {
     Err(Error::unsupported("sqlite: is not part of this build; turn on the feature 'sqlite' of the lockkeeper crate"))
 }
 
-fn parse(url: &str) -> Result<Parts> {
+#[cfg(feature = "redis")]
+async fn open_redis(parts: Parts) -> Result<Arc<dyn Store>> {
+    use crate::stores::redis::RedisStore;
+    Ok(Arc::new(RedisStore::from_parts(&parts.scheme, &parts.raw_place, &parts.options).await?))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn open_redis(parts: Parts) -> Result<Arc<dyn Store>> {
+    let scheme = parts.scheme;
+    Err(Error::unsupported(format!(
+        "{scheme}: is not part of this build; turn on the feature 'redis' of the lockkeeper crate"
+    )))
+}
+
+pub(crate) fn parse(url: &str) -> Result<Parts> {
     let Some((scheme, rest)) = url.split_once(':') else {
         // Not echoed: whatever it is may be a secret in the wrong place.
         return Err(Error::invalid_config(format!("a store URL begins with its scheme; known are {SCHEMES}")));
@@ -91,10 +109,10 @@ fn parse(url: &str) -> Result<Parts> {
         }
         options.push((key, decode(value)?));
     }
-    Ok(Parts { scheme: scheme.to_ascii_lowercase(), place: decode(place)?, options })
+    Ok(Parts { scheme: scheme.to_ascii_lowercase(), place: decode(place)?, raw_place: place.to_owned(), options })
 }
 
-fn decode(text: &str) -> Result<String> {
+pub(crate) fn decode(text: &str) -> Result<String> {
     let bad =
         || Error::invalid_config("a '%' in a store URL must be followed by two hexadecimal digits; a plain one is %25");
     let mut out = Vec::with_capacity(text.len());

@@ -17,12 +17,17 @@ conformance_suite!(memory, {
 #[cfg(feature = "sqlite")]
 conformance_suite!(sqlite, sqlite_file::File::new());
 
+#[cfg(feature = "redis")]
+conformance_suite!(redis, redis_servers::Single::new());
+
 /// What every store that is built in leaves out. One line for each suite above.
 async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
     Vec::from([
         ("memory", memory::skips().await),
         #[cfg(feature = "sqlite")]
         ("sqlite", sqlite::skips().await),
+        #[cfg(feature = "redis")]
+        ("redis", redis::skips().await),
     ])
 }
 
@@ -61,6 +66,40 @@ mod sqlite_file {
         fn drop(&mut self) {
             // What a panicking test leaves open is removed all the same.
             let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+mod redis_servers {
+    use lockkeeper::Store;
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::redis::RedisStore;
+    use std::sync::{Arc, Mutex};
+    use testkit::RedisServer;
+
+    /// A server that writes everything to its log, and so survives being killed.
+    pub(crate) struct Single(Mutex<RedisServer>);
+
+    impl Single {
+        pub(crate) fn new() -> Self {
+            Self(RedisServer::with(&["--appendonly", "yes"]).into())
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for Single {
+        async fn open(&self) -> Arc<dyn Store> {
+            let url = self.0.lock().expect("no case panics here").url();
+            Arc::new(RedisStore::connect(&url).await.expect("connected"))
+        }
+
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {
+                let mut server = self.0.lock().expect("no case panics here");
+                server.kill();
+                server.start();
+            }))
         }
     }
 }

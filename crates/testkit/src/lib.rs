@@ -3,10 +3,12 @@
 
 mod process;
 mod pty;
+mod redis;
 mod temp;
 
 pub use process::{Ended, Proc};
 pub use pty::Pty;
+pub use redis::{RedisServer, free_port, listens, shared};
 pub use rustix::process::Signal;
 pub use temp::TempDir;
 

@@ -1,0 +1,203 @@
+//! One multiplexed connection per Tokio runtime and server, opened when first needed and replaced when it breaks or its
+//! runtime ends.
+
+use super::error::map_err;
+use super::options::{Node, Options};
+use crate::error::{Error, Result};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, PushInfo, PushKind};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tokio::runtime::{Handle, Id};
+use tokio::sync::oneshot;
+
+/// How long opening a connection may take, name resolution and TLS included.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// The longest pause before a server that could not be reached is tried again.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+/// The connections of one store.
+#[derive(Debug)]
+pub(super) struct Links(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    links: Mutex<HashMap<(Id, Node), Link>>,
+    next: AtomicU64,
+}
+
+enum Link {
+    Up {
+        connection: MultiplexedConnection,
+        serial: u64,
+        /// Dropped with the link: ends the task that watches the runtime.
+        _watch: oneshot::Sender<()>,
+    },
+    Opening(Vec<oneshot::Sender<Result<Line>>>),
+    Down {
+        until: Instant,
+        error: Error,
+        failures: u32,
+    },
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Up { .. } => "Up",
+            Self::Opening(_) => "Opening",
+            Self::Down { .. } => "Down",
+        })
+    }
+}
+
+/// A connection in use, and how to say that it is broken.
+#[derive(Clone)]
+pub(super) struct Line {
+    pub(super) connection: MultiplexedConnection,
+    key: (Id, Node),
+    serial: u64,
+}
+
+impl Links {
+    pub(super) fn new(options: Options) -> Self {
+        Self(Arc::new(Shared { options, links: Mutex::default(), next: AtomicU64::new(1) }))
+    }
+
+    pub(super) fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    /// This runtime's connection to `node`. Opening it goes on when the caller gives up, so that a call with a short
+    /// limit does not start over each time.
+    pub(super) async fn line(&self, node: &Node) -> Result<Line> {
+        let runtime = Handle::try_current().map_err(|_| Error::unavailable("a Tokio runtime is needed here"))?;
+        let key = (runtime.id(), node.clone());
+        let opened = {
+            let mut links = self.0.lock();
+            let failures = match links.get_mut(&key) {
+                Some(Link::Up { connection, serial, .. }) => {
+                    return Ok(Line { connection: connection.clone(), key, serial: *serial });
+                }
+                Some(Link::Opening(waiting)) => {
+                    let (sender, opened) = oneshot::channel();
+                    waiting.push(sender);
+                    Err(opened)
+                }
+                Some(Link::Down { until, error, .. }) if Instant::now() < *until => return Err(error.clone()),
+                Some(Link::Down { failures, .. }) => Ok(*failures),
+                None => Ok(0),
+            };
+            match failures {
+                Err(opened) => opened,
+                Ok(failures) => {
+                    let (sender, opened) = oneshot::channel();
+                    links.insert(key.clone(), Link::Opening(vec![sender]));
+                    runtime.spawn(keep(Arc::downgrade(&self.0), key, failures));
+                    opened
+                }
+            }
+        };
+        opened.await.unwrap_or_else(|_| Err(Error::unavailable("the connection was given up while it was opened")))
+    }
+
+    /// The connection is broken: the next call opens another.
+    pub(super) fn broken(&self, line: &Line) {
+        self.0.forget(&line.key, line.serial);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Id, Node), Link>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, key: &(Id, Node), broken: u64) {
+        let mut links = self.lock();
+        if matches!(links.get(key), Some(Link::Up { serial, .. }) if *serial == broken) {
+            links.remove(key);
+        }
+    }
+}
+
+/// Opens a connection, then stays until it is replaced or its runtime ends, and forgets it then.
+async fn keep(shared: Weak<Shared>, key: (Id, Node), failures: u32) {
+    let mut gone = Gone { shared: shared.clone(), key: key.clone(), finished: false };
+    let Some(strong) = shared.upgrade() else { return };
+    let serial = strong.next.fetch_add(1, Ordering::Relaxed);
+    let watch = (shared.clone(), key.clone());
+    let opened = open(&strong.options, &key.1, move |push| {
+        if push.kind == PushKind::Disconnection
+            && let Some(shared) = watch.0.upgrade()
+        {
+            shared.forget(&watch.1, serial);
+        }
+        Ok::<(), ()>(())
+    })
+    .await;
+    let (sender, replaced) = oneshot::channel();
+    let (link, answer) = match opened {
+        Ok(connection) => {
+            let line = Line { connection: connection.clone(), key: key.clone(), serial };
+            (Link::Up { connection, serial, _watch: sender }, Ok(line))
+        }
+        Err(error) => {
+            let pause = Duration::from_millis(10).saturating_mul(1 << failures.min(8)).min(MAX_PAUSE);
+            let until = Instant::now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+            (Link::Down { until, error: error.clone(), failures: failures + 1 }, Err(error))
+        }
+    };
+    let up = answer.is_ok();
+    if let Some(Link::Opening(waiting)) = strong.lock().insert(key, link) {
+        for sender in waiting {
+            // Whoever gave up no longer listens.
+            let _ = sender.send(answer.clone());
+        }
+    }
+    drop((answer, strong));
+    if up {
+        // Resolves, with an error, when the link is dropped.
+        let _ = replaced.await;
+    }
+    gone.finished = true;
+}
+
+/// Dropped with its task; a task that did not finish was dropped with its runtime, and so was the connection.
+struct Gone {
+    shared: Weak<Shared>,
+    key: (Id, Node),
+    finished: bool,
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        if !self.finished
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.lock().remove(&self.key);
+        }
+    }
+}
+
+/// Opens a connection whose push messages go to `pushed`.
+pub(super) async fn open(
+    options: &Options,
+    node: &Node,
+    pushed: impl Fn(PushInfo) -> std::result::Result<(), ()> + Send + Sync + 'static,
+) -> Result<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_LIMIT))
+        // Each call has a limit of its own, from its lease.
+        .set_response_timeout(None)
+        .set_push_sender(pushed);
+    let client = options.client(node)?;
+    let connecting = client.get_multiplexed_async_connection_with_config(&config);
+    match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
+        Ok(connected) => connected.map_err(map_err),
+        Err(_) => Err(Error::unavailable("the server did not answer while connecting").in_store("redis")),
+    }
+}

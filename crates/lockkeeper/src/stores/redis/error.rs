@@ -1,0 +1,67 @@
+//! From the driver's errors to ours, in one place.
+
+use crate::error::{Error, ErrorKind};
+use redis::{RedisError, ServerErrorKind};
+
+/// What an error of the driver means; the sentence never holds a secret.
+pub(super) fn map_err(error: RedisError) -> Error {
+    let detail = || error.detail().unwrap_or_default().to_owned();
+    let mapped = match (error.kind(), error.code()) {
+        (redis::ErrorKind::AuthenticationFailed, _) | (_, Some("WRONGPASS" | "NOAUTH")) => {
+            Error::new(ErrorKind::Denied, "the server refused the user name or the password")
+        }
+        (redis::ErrorKind::Server(ServerErrorKind::NoPerm), _) | (_, Some("NOPERM")) => {
+            Error::new(ErrorKind::Denied, format!("the server's ACL does not allow it: {}", detail()))
+        }
+        (redis::ErrorKind::Server(ServerErrorKind::ReadOnly), _) | (_, Some("READONLY")) => {
+            Error::unavailable("the server is a replica, which cannot be written to")
+        }
+        (redis::ErrorKind::Server(ServerErrorKind::BusyLoading), _) | (_, Some("LOADING")) => {
+            Error::unavailable("the server is still loading its data")
+        }
+        (_, Some("MISCONF")) => {
+            Error::unavailable("the server refuses writes because it cannot save its data (MISCONF)")
+        }
+        (_, Some("OOM")) => Error::unavailable("the server is out of memory (maxmemory) and refuses writes"),
+        (_, Some("BUSY")) => Error::unavailable("the server is busy with somebody's script"),
+        (_, Some("NOREPLICAS")) => Error::unavailable("the server has too few replicas to accept writes (NOREPLICAS)"),
+        (_, Some("MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK" | "UNBLOCKED")) => {
+            Error::unavailable(format!("the server cannot answer now: {}", error.code().unwrap_or_default()))
+        }
+        (_, Some("WRONGTYPE")) => Error::new(ErrorKind::Foreign, "a key of this lock holds something else"),
+        (redis::ErrorKind::InvalidClientConfig | redis::ErrorKind::RESP3NotSupported, _) => {
+            Error::invalid_config(format!("the connection cannot be set up: {error}"))
+        }
+        (redis::ErrorKind::Server(_) | redis::ErrorKind::Extension, code) => {
+            let code = code.unwrap_or("ERR").to_owned();
+            let text = detail();
+            if text.contains("DB index is out of range") || text.contains("invalid DB index") {
+                Error::invalid_config("the server has no database of that number")
+            } else if text.contains("SELECT is not allowed in cluster mode") {
+                Error::invalid_config("a Cluster has only database 0")
+            } else if text.contains("invalid password") || text.contains("AUTH") {
+                Error::new(ErrorKind::Denied, "the server refused the user name or the password")
+            } else if text.contains("max number of clients") {
+                Error::unavailable("the server has no room for another connection (maxclients)")
+            } else {
+                Error::new(ErrorKind::Unexpected, format!("the server answered {code} {text}"))
+            }
+        }
+        _ if error.is_timeout() => Error::unavailable("the server did not answer in time"),
+        _ if error.to_string().to_lowercase().contains("certificate") => {
+            Error::new(ErrorKind::Denied, format!("TLS was refused: {error}"))
+        }
+        _ if error.is_connection_refusal() => Error::unavailable("nothing listens at the server's address"),
+        _ => Error::unavailable(format!("the connection failed: {error}")),
+    };
+    mapped.with_source(error).in_store("redis")
+}
+
+/// Whether a connection that gave this answer should be replaced: it is broken, or its server is no primary any more.
+pub(super) fn is_fatal(error: &RedisError) -> bool {
+    error.is_io_error()
+        || error.is_connection_dropped()
+        || error.is_timeout()
+        || error.is_unrecoverable_error()
+        || matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "NOAUTH" | "WRONGPASS" | "LOADING"))
+}

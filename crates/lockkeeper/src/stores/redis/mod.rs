@@ -1,0 +1,517 @@
+//! Locks across machines, on one Redis or Valkey primary (6.2 or newer).
+//!
+//! **Algorithm.** Every step on a name is one script, so it is atomic; a call is one round trip, a batch one pipelined
+//! round trip. The script draws the token, answers who holds and for how long, keeps waiters in line, and on a release
+//! hands over to the head of the line: the key never becomes absent in between, so clients that do not queue cannot
+//! barge in. The grant is published to the waiter's keeper with everything it needs; nothing is asked again.
+//!
+//! **Time.** Leases end by the server's clock, as durations given to `PX`; waiters' entries and Shared and Permit
+//! holders by `TIME` in milliseconds. A lease that is longer than its own TTL, because the clock stepped back, is
+//! clamped by whoever comes next. Tokens are `max(last + 1, TIME in µs)`.
+//!
+//! **Layout**, to be read with `redis-cli`. `K` is the lock's name, byte for byte.
+//! - `K`: `lk1:HOLDER:TOKEN:TTL:SINCE:FLAG:HOST:PID:LABEL` for an Exclusive holder (TTL in ms, SINCE in µs, FLAG `h` while
+//!   handed over and not yet picked up, else `-`; host and label percent-encoded); `lk1s` while Shared, `lk1pN` while
+//!   Permits of N are held. A plain string with a TTL, so `SET K … NX` of any other client is excluded, and excludes us.
+//! - `lk:f:{K}` the last token · `lk:q:{K}` waiters in order (sorted set) · `lk:w:{K}` their entries (hash) ·
+//!   `lk:r:{K}` Shared and Permit holders by the end of their lease (sorted set) · `lk:h:{K}` their details (hash) ·
+//!   `lk:x:{K}:HOLDER` tombstones · `lk:v:{K}` a register · channel `lk:k:KEEPER` grants for one keeper.
+//! - `{K}` keeps them in one Cluster slot. A name with a hash tag of its own follows `/` instead (`lk:f/a{b}c`); one with
+//!   a `}` but no tag follows `!{N}`, N the lowest number with that slot.
+//!
+//! The companions end by themselves; names that begin with `lk:` are refused. HOLDER is the secret of a hold: whoever
+//! may read the keys can release it.
+//!
+//! **Guarantee**: `Primary`. One server that keeps its data and its clock excludes. A failover to a replica that had not
+//! seen a grant, a restart without persistence, eviction or `FLUSHALL` can forget it; tokens rise all the same.
+
+mod connect;
+mod error;
+mod events;
+mod keys;
+mod options;
+mod script;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::LockName;
+use crate::register::{Entry, Pass, Register, Written, check_value};
+use crate::store::{
+    Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, Held, LossReason, Mode, Page, Record, Release, Renewal,
+    Runtime, Store, StoreInfo, WaiterRecord,
+};
+use crate::token::{HolderId, Token};
+use async_trait::async_trait;
+use connect::Links;
+use events::Events;
+use keys::Keys;
+use options::{Node, Options};
+use redis::Value;
+use script::{Call, Script};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How many locks a page of a listing holds.
+const PAGE: usize = 100;
+
+/// How many keys one step of a listing looks at.
+const SCAN: usize = 1000;
+
+/// How long a question that no lease depends on may take.
+const ASK_LIMIT: Duration = Duration::from_secs(8);
+
+/// How long a tombstone outlives the TTL of its claim.
+const TOMB_EXTRA: Duration = Duration::from_secs(60);
+
+/// Locks on a Redis or Valkey server; see the [module](self).
+#[derive(Debug)]
+pub struct RedisStore {
+    links: Links,
+    keeper: String,
+    events: tokio::sync::Mutex<Events>,
+    /// Tells the push connection which key to watch.
+    watch: mpsc::UnboundedSender<LockName>,
+    /// Whether a claim may be in line: the first push connection then counts as a reconnection.
+    queued: AtomicBool,
+}
+
+impl RedisStore {
+    /// Connects to the server of a URL such as `redis://user:password@host:6379/0?wait_replicas=1`.
+    ///
+    /// # Errors
+    /// `InvalidConfig` for a URL that cannot work, `Denied` for a refused login, `Unsupported` for a server that is too
+    /// old, `Unavailable` when it cannot be reached.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let parts = crate::url::parse(url)?;
+        Self::from_parts(&parts.scheme, &parts.raw_place, &parts.options).await
+    }
+
+    pub(crate) async fn from_parts(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
+        let options = Options::parse(scheme, place, pairs)?;
+        let (watch, watches) = mpsc::unbounded_channel();
+        // Not a holder's id, but the same need: 128 bits that nobody else has.
+        let keeper = HolderId::random()?.to_hex();
+        let store = Self {
+            links: Links::new(options),
+            events: Events::new(keeper.clone(), watches).into(),
+            keeper,
+            watch,
+            queued: AtomicBool::new(false),
+        };
+        if tokio::runtime::Handle::try_current().is_ok() {
+            check(&store.links).await
+        } else {
+            check_elsewhere(store.links.options().clone()).await
+        }
+        .map_err(|e| e.during("connect"))?;
+        Ok(store)
+    }
+
+    fn node(&self) -> &Node {
+        &self.links.options().nodes[0]
+    }
+
+    async fn run(&self, script: &Script, calls: &[Call], limit: Duration) -> Vec<Result<Value>> {
+        script::run(&self.links, self.node(), script, calls, limit).await
+    }
+
+    async fn one(&self, script: &Script, call: Call, limit: Duration) -> Result<Vec<Value>> {
+        reply(self.run(script, &[call], limit).await.pop().unwrap_or_else(|| Err(odd("nothing"))))
+    }
+
+    /// Runs a script for every claim whose name is allowed, and reads each answer.
+    async fn batch<T>(
+        &self,
+        claims: &[Claim],
+        script: &Script,
+        call: impl Fn(&Claim, Keys) -> Call,
+        read: impl Fn(&Claim, Vec<Value>) -> Result<T>,
+    ) -> Vec<Result<T>> {
+        let keys: Vec<Result<Keys>> = claims.iter().map(|claim| Keys::of(&claim.name)).collect();
+        let sent = claims.iter().zip(&keys).filter_map(|(claim, keys)| Some(call(claim, keys.as_ref().ok()?.clone())));
+        let sent: Vec<Call> = sent.collect();
+        // A third of the lease, as the engine allows, less what it takes to say so.
+        let ttl = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
+        let limit = (ttl / 3).max(Duration::from_millis(50)).mul_f64(0.95).min(Duration::from_secs(10));
+        let answers = if sent.is_empty() { Vec::new() } else { self.run(script, &sent, limit).await };
+        let mut answers = answers.into_iter();
+        let answer = |(claim, keys): (&Claim, Result<Keys>)| {
+            keys?;
+            let answer = answers.next().unwrap_or_else(|| Err(odd("nothing")));
+            reply(answer).and_then(|fields| read(claim, fields)).map_err(|e| e.for_lock(&claim.name))
+        };
+        claims.iter().zip(keys).map(answer).collect()
+    }
+
+    fn claim_call(&self, claim: &Claim, keys: Keys) -> Call {
+        Call::new([keys.lock, keys.fence, keys.queue])
+            .arg(claim.holder.to_hex())
+            .arg(keys::mode_text(claim.mode))
+            .arg(millis(claim.ttl))
+            .arg(if claim.queue { "1" } else { "0" })
+            .arg(millis(claim.waiter_lease()))
+            .arg(claim.stamp.as_micros().to_string())
+            .arg(&*self.keeper)
+            .arg(keys::note_text(&claim.note))
+    }
+
+    /// Reads `{0, info, lease left, place}`.
+    fn held(&self, claim: &Claim, fields: &[Value]) -> Result<Held> {
+        let [_, info, left, place] = fields else { return Err(odd("a short reply")) };
+        let (info, left) = (text(info)?, text(left)?.parse::<i64>().map_err(|_| odd("a lease that is no number"))?);
+        let remaining = u64::try_from(left).ok().map(Duration::from_millis);
+        let record = keys::parse_holder(&info, Mode::Exclusive, remaining);
+        let place = text(place)?.parse::<u32>().map_err(|_| odd("a place that is no number"))?;
+        if place == 1 && info.is_empty() {
+            // Nobody will push anything when a foreign holder goes. The other side is gone only with the store.
+            let _ = self.watch.send(claim.name.clone());
+        }
+        Ok(Held {
+            holder: record.note,
+            token: record.token,
+            since: record.since,
+            remaining,
+            place: (place > 0).then_some(place),
+        })
+    }
+}
+
+/// Reaches the server, refuses one that is too old, warns of one that may evict locks.
+async fn check(links: &Links) -> Result<()> {
+    let mut line = links.line(&links.options().nodes[0]).await?;
+    let asked = tokio::time::timeout(ASK_LIMIT, script::send(&mut line, vec![redis::cmd("INFO")])).await;
+    let late = || Error::unavailable("the server did not answer in time").in_store("redis");
+    let Some(Ok(answer)) = asked.map_err(|_| late())?.pop() else {
+        // An ACL may forbid INFO, which the locks do not need.
+        return Ok(());
+    };
+    let text: String = redis::from_redis_value(answer).unwrap_or_default();
+    let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap_or("");
+    let mut version = field("redis_version").split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (version.next().unwrap_or(0), version.next().unwrap_or(0));
+    if version != (0, 0) && version < (6, 2) {
+        let text = format!("Redis {}.{} is too old; 6.2 is needed", version.0, version.1);
+        return Err(Error::unsupported(text).in_store("redis"));
+    }
+    if field("maxmemory_policy").starts_with("allkeys") && field("maxmemory") != "0" {
+        tracing::warn!(policy = field("maxmemory_policy"), "this Redis may evict locks when its memory is full");
+    }
+    Ok(())
+}
+
+/// The same for a caller without a runtime, on a thread with one.
+async fn check_elsewhere(options: Options) -> Result<()> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let checked = match runtime {
+            Ok(runtime) => runtime.block_on(check(&Links::new(options))),
+            Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
+        };
+        // Nobody listens when connecting was cancelled.
+        let _ = sender.send(checked);
+    });
+    spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;
+    receiver.await.map_err(|e| Error::unavailable("connecting was interrupted").with_source(e))?
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
+            queue: true,
+            shared: true,
+            permits: true,
+            push: true,
+            runtime: Runtime::Tokio,
+            // A few round trips on a network, so that a renewal comes in time.
+            ttl_floor: Duration::from_millis(100),
+            hand_over_slack: Duration::from_secs(1),
+            ..StoreInfo::new("redis", Guarantee::Primary)
+        }
+    }
+
+    async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
+        if claims.iter().any(|claim| claim.queue) {
+            self.queued.store(true, Ordering::Relaxed);
+        }
+        let read = |claim: &Claim, fields: Vec<Value>| match code(&fields)? {
+            1 => {
+                let lease = match text(fields.get(2).unwrap_or(&Value::Nil))?.parse::<i64>() {
+                    Ok(left) => u64::try_from(left).map_or(claim.ttl, Duration::from_millis),
+                    Err(_) => return Err(odd("a lease that is no number")),
+                };
+                Ok(Attempt::Granted(Grant { token: token(fields.get(1))?, stamp: claim.stamp, lease }))
+            }
+            0 => self.held(claim, &fields).map(Attempt::Held),
+            2 => Ok(Attempt::Cancelled),
+            _ => Err(refused(claim, &fields)),
+        };
+        self.batch(claims, &script::ACQUIRE, |claim, keys| self.claim_call(claim, keys), read).await
+    }
+
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        let read = |claim: &Claim, fields: Vec<Value>| match code(&fields)? {
+            1 => Ok(Renewal::Renewed(claim.ttl)),
+            0 => self.held(claim, &fields).map(Renewal::Waiting),
+            2 => {
+                let token = token(fields.get(1))?;
+                Ok(Renewal::Granted(Grant { token, stamp: claim.stamp, lease: claim.ttl }))
+            }
+            3 => Ok(Renewal::Lost(match text(fields.get(1).unwrap_or(&Value::Nil))?.as_str() {
+                "b" => LossReason::Broken,
+                "r" => LossReason::Released,
+                _ => LossReason::Gone,
+            })),
+            _ => Err(refused(claim, &fields)),
+        };
+        self.batch(claims, &script::RENEW, |claim, keys| self.claim_call(claim, keys), read).await
+    }
+
+    async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
+        let call = |claim: &Claim, keys: Keys| {
+            let tomb = if claim.unsettled { claim.ttl + TOMB_EXTRA } else { Duration::ZERO };
+            Call::new([keys.lock, keys.fence, keys.queue]).arg(claim.holder.to_hex()).arg(millis(tomb))
+        };
+        let read = |claim: &Claim, fields: Vec<Value>| match code(&fields)? {
+            1 => Ok(Release::Released),
+            0 => Ok(Release::NotHeld),
+            _ => Err(refused(claim, &fields)),
+        };
+        self.batch(claims, &script::RELEASE, call, read).await
+    }
+
+    async fn next_event(&self) -> Event {
+        self.events.lock().await.next(self.links.options(), self.node(), &self.queued).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
+        let keys = Keys::of(name)?;
+        let call = Call::new([keys.lock, keys.fence, keys.queue]);
+        record(name, self.one(&script::INSPECT, call, ASK_LIMIT).await?)
+    }
+
+    /// Every page looks at all keys, so that each lock is shown once and in order; other programs' keys are left out.
+    async fn list(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
+        let after = cursor.map_or(&[][..], |cursor| &cursor.0);
+        let mut names = self.scan(self.node(), prefix, after).await?;
+        let more = names.len() > PAGE;
+        if more {
+            names.pop_last();
+        }
+        let names: Vec<LockName> = names.into_iter().filter_map(|name| LockName::new(name).ok()).collect();
+        let calls: Result<Vec<Call>> = names.iter().map(|name| Keys::of(name).map(inspect_call)).collect();
+        let calls = calls?;
+        let answers = if calls.is_empty() { Vec::new() } else { self.run(&script::INSPECT, &calls, ASK_LIMIT).await };
+        let mut page = Page::default();
+        for (name, answer) in names.iter().zip(answers) {
+            page.records.extend(record(name, reply(answer)?)?);
+        }
+        page.next = names.last().filter(|_| more).map(|name| Cursor(name.as_bytes().to_vec()));
+        Ok(page)
+    }
+
+    async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
+        let keys = Keys::of(name)?;
+        let call = Call::new([keys.lock, keys.fence, keys.queue]).arg(token.to_string());
+        let fields = self.one(&script::BREAK, call, ASK_LIMIT).await?;
+        match code(&fields)? {
+            1 => Ok(Break::Broken(self::token(fields.get(1))?)),
+            0 => Ok(Break::NotHeld),
+            _ => Err(out_of_tokens().for_lock(name)),
+        }
+    }
+}
+
+impl RedisStore {
+    /// The first names after `after`, one more than a page holds.
+    async fn scan(&self, node: &Node, prefix: &[u8], after: &[u8]) -> Result<BTreeSet<Vec<u8>>> {
+        let mut pattern = Vec::with_capacity(prefix.len() + 1);
+        for byte in prefix {
+            if b"*?[]\\^".contains(byte) {
+                pattern.push(b'\\');
+            }
+            pattern.push(*byte);
+        }
+        pattern.push(b'*');
+        let mut line = self.links.line(node).await?;
+        let mut names = BTreeSet::new();
+        let mut place = "0".to_owned();
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&place).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN).arg("TYPE").arg("string");
+            let answer = script::send(&mut line, vec![scan]).await.pop().unwrap_or(Ok(Value::Nil));
+            let (next, keys): (String, Vec<Vec<u8>>) =
+                redis::from_redis_value(answer.map_err(error::map_err)?).map_err(|_| odd("a scan that is none"))?;
+            let keys: Vec<Vec<u8>> =
+                keys.into_iter().filter(|k| k.as_slice() > after && !k.starts_with(b"lk:")).collect();
+            let heads = keys.iter().map(|key| {
+                let mut cmd = redis::cmd("GETRANGE");
+                cmd.arg(key).arg(0).arg(2);
+                cmd
+            });
+            let heads: Vec<_> = heads.collect();
+            let answers = if heads.is_empty() { Vec::new() } else { script::send(&mut line, heads).await };
+            for (key, answer) in keys.iter().zip(answers) {
+                if matches!(answer, Ok(Value::BulkString(head)) if head == b"lk1") {
+                    names.insert(key.clone());
+                    if names.len() > PAGE + 1 {
+                        names.pop_last();
+                    }
+                }
+            }
+            if next == "0" {
+                return Ok(names);
+            }
+            place = next;
+        }
+    }
+}
+
+#[async_trait]
+impl Register for RedisStore {
+    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
+        let fields = self.one(&script::REGISTER, register_call(key, pass).arg("r"), ASK_LIMIT).await?;
+        match code(&fields)? {
+            1 => Ok(Entry::Entered(bytes(fields.get(1)))),
+            0 => Ok(Entry::Stale { seen: token(fields.get(1))? }),
+            _ => Err(other_lock(key, pass, &fields)),
+        }
+    }
+
+    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
+        check_value(value)?;
+        let ttl = ttl.map(millis).unwrap_or_default();
+        let call = register_call(key, pass).arg("w").arg(value).arg(ttl);
+        let fields = self.one(&script::REGISTER, call, ASK_LIMIT).await?;
+        match code(&fields)? {
+            1 => Ok(Written::Written),
+            0 => Ok(Written::Stale { seen: token(fields.get(1))? }),
+            _ => Err(other_lock(key, pass, &fields)),
+        }
+    }
+
+    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
+        let call = Call::new([keys::companion(b'v', key.as_bytes())]);
+        Ok(bytes(self.one(&script::READ, call, ASK_LIMIT).await?.get(1)))
+    }
+}
+
+fn inspect_call(keys: Keys) -> Call {
+    Call::new([keys.lock, keys.fence, keys.queue])
+}
+
+fn register_call(key: &LockName, pass: &Pass) -> Call {
+    Call::new([keys::companion(b'v', key.as_bytes())])
+        .arg(pass.lock.as_bytes())
+        .arg(pass.token.to_string())
+        .arg(pass.holder.to_hex())
+}
+
+/// The fence belongs to another lock: the rule itself says what is wrong.
+fn other_lock(key: &LockName, pass: &Pass, fields: &[Value]) -> Error {
+    let lock = bytes(fields.get(1)).and_then(|lock| LockName::new(lock).ok());
+    let seen = lock.map(|lock| Pass::new(lock, pass.token, pass.holder));
+    pass.clears(key, seen.as_ref()).err().unwrap_or_else(|| odd("a fence that is none"))
+}
+
+/// Reads `{value, PTTL, holders, waiters}`.
+fn record(name: &LockName, fields: Vec<Value>) -> Result<Option<Record>> {
+    let [value, left, Value::Array(holders), Value::Array(waiters)] = fields.as_slice() else {
+        return Err(odd("a short reply"));
+    };
+    let left_of = |text: &str| text.parse::<u64>().ok().map(Duration::from_millis);
+    let mut record = Record::new(name.clone());
+    if let Some(value) = bytes(Some(value)) {
+        let mode = std::str::from_utf8(&value).ok().and_then(|v| v.strip_prefix("lk1")).and_then(keys::parse_mode);
+        match mode.filter(|mode| *mode != Mode::Exclusive) {
+            Some(mode) => {
+                for pair in holders.chunks_exact(2) {
+                    record.holders.push(keys::parse_holder(&text(&pair[0])?, mode, left_of(&text(&pair[1])?)));
+                }
+                record.holders.sort_by_key(|holder| (holder.since, holder.token));
+            }
+            None => {
+                let left = left_of(&text(left)?);
+                record.holders.push(keys::parse_holder(keys::exclusive(&value).unwrap_or(""), Mode::Exclusive, left));
+            }
+        }
+    }
+    for waiter in waiters {
+        // `mode:keeper:note`.
+        let entry = text(waiter)?;
+        let mut fields = entry.splitn(3, ':');
+        let mode = fields.next().and_then(keys::parse_mode).unwrap_or(Mode::Exclusive);
+        record.waiters.push(WaiterRecord::new(mode, fields.nth(1).and_then(keys::parse_note)));
+    }
+    record.waiting = u32::try_from(record.waiters.len()).unwrap_or(u32::MAX);
+    Ok((!record.holders.is_empty() || record.waiting > 0).then_some(record))
+}
+
+/// Answers that are neither yes nor no.
+fn refused(claim: &Claim, fields: &[Value]) -> Error {
+    let detail = fields.get(1).and_then(|value| text(value).ok()).unwrap_or_default();
+    match (code(fields), claim.mode) {
+        (Ok(3), Mode::Permit { limit }) => Error::invalid_config(format!(
+            "a permit of {limit} was asked for while the name is in use with a limit of {detail}; all must agree"
+        )),
+        (Ok(4), _) => Error::new(
+            ErrorKind::Foreign,
+            format!("the key of this lock holds a {detail} of another program; use another name or prefix"),
+        ),
+        (Ok(5), _) => out_of_tokens(),
+        _ => odd("an unknown code"),
+    }
+    .in_store("redis")
+}
+
+fn out_of_tokens() -> Error {
+    let text = "the token counter of this lock has reached its end (2^53): somebody wrote to its fence key";
+    Error::new(ErrorKind::Unexpected, text).in_store("redis")
+}
+
+fn odd(what: &str) -> Error {
+    Error::new(ErrorKind::Unexpected, format!("a script answered {what}")).in_store("redis")
+}
+
+fn reply(answer: Result<Value>) -> Result<Vec<Value>> {
+    match answer? {
+        Value::Array(fields) => Ok(fields),
+        _ => Err(odd("something that is no list")),
+    }
+}
+
+fn code(fields: &[Value]) -> Result<i64> {
+    match fields.first() {
+        Some(Value::Int(code)) => Ok(*code),
+        _ => Err(odd("no code")),
+    }
+}
+
+fn text(value: &Value) -> Result<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).map_err(|_| odd("text that is no UTF-8")),
+        Value::SimpleString(text) => Ok(text.clone()),
+        Value::Int(number) => Ok(number.to_string()),
+        _ => Err(odd("no text")),
+    }
+}
+
+fn bytes(value: Option<&Value>) -> Option<Vec<u8>> {
+    match value {
+        Some(Value::BulkString(bytes)) => Some(bytes.clone()),
+        Some(Value::SimpleString(text)) => Some(text.clone().into_bytes()),
+        _ => None,
+    }
+}
+
+fn token(value: Option<&Value>) -> Result<Token> {
+    let number = value.and_then(|value| text(value).ok()).and_then(|text| text.parse().ok());
+    Token::new(number.ok_or_else(|| odd("no token"))?)
+}
+
+/// Whole milliseconds, rounded up: the server must not end a lease before we do.
+fn millis(d: Duration) -> String {
+    d.as_micros().div_ceil(1000).to_string()
+}

@@ -1,0 +1,245 @@
+//! What a store URL says: where, as whom, how.
+
+use crate::duration;
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::escape;
+use redis::{
+    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
+};
+use std::fmt;
+use std::time::Duration;
+
+/// A server's address.
+pub(super) type Node = (String, u16);
+
+/// Every option, for the error that lists them.
+const KNOWN: &str = "ca_file, cert_file, key_file, password_file, wait_replicas, wait_timeout";
+
+/// How a certificate begins in a PEM file.
+const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
+/// How a Redis store is reached. `Debug` shows no secret.
+#[derive(Clone)]
+pub(super) struct Options {
+    pub(super) nodes: Vec<Node>,
+    user: Option<String>,
+    password: Option<String>,
+    pub(super) database: i64,
+    tls: Option<TlsCertificates>,
+    /// How many replicas must confirm a grant, and within what time.
+    pub(super) wait: Option<(u32, Duration)>,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("nodes", &self.nodes).field("database", &self.database).finish_non_exhaustive()
+    }
+}
+
+fn bad(text: impl Into<String>) -> Error {
+    Error::invalid_config(text).in_store("redis")
+}
+
+impl Options {
+    /// Reads what follows the scheme, not yet decoded, and the query's pairs.
+    pub(super) fn parse(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
+        let rest = place.strip_prefix("//").ok_or_else(|| {
+            bad("a Redis URL looks like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], with rediss:// for TLS")
+        })?;
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) =
+            authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
+        let mut options = Self {
+            nodes: vec![parse_node(hosts)?],
+            user: None,
+            password: None,
+            database: parse_database(path)?,
+            tls: None,
+            wait: None,
+        };
+        if let Some(login) = login {
+            let (user, password) = login.split_once(':').unwrap_or((login, ""));
+            options.user = Some(crate::url::decode(user)?).filter(|user| !user.is_empty());
+            options.password = Some(crate::url::decode(password)?).filter(|password| !password.is_empty());
+        }
+        let mut tls = TlsFiles::default();
+        let mut wait = (None, Duration::from_secs(1));
+        for (key, value) in pairs {
+            match key.as_str() {
+                "password_file" if options.password.is_some() => {
+                    return Err(bad("the password is given twice: in the URL and as password_file"));
+                }
+                "password_file" => {
+                    let text = String::from_utf8(read(key, value)?);
+                    let text = text.map_err(|_| bad("the password file is not UTF-8"))?;
+                    options.password = Some(text.trim_end_matches(['\n', '\r']).to_owned());
+                }
+                "ca_file" => tls.ca = Some(read(key, value)?),
+                "cert_file" => tls.cert = Some(read(key, value)?),
+                "key_file" => tls.key = Some(read(key, value)?),
+                "wait_replicas" => {
+                    let count: u32 = value.parse().ok().filter(|count| *count > 0).ok_or_else(|| {
+                        bad(format!("wait_replicas={}: it is a number from 1", escape(value.as_bytes())))
+                    })?;
+                    wait.0 = Some(count);
+                }
+                "wait_timeout" => wait.1 = duration::parse(value).map_err(|e| e.in_store("redis"))?,
+                _ => return Err(bad(format!("option '{}' is unknown; known are {KNOWN}", escape(key.as_bytes())))),
+            }
+        }
+        if wait.0.is_none() && pairs.iter().any(|(key, _)| key == "wait_timeout") {
+            return Err(bad("wait_timeout means nothing without wait_replicas"));
+        }
+        options.wait = wait.0.map(|count| (count, wait.1));
+        options.tls = tls.finish(scheme.starts_with("rediss"))?;
+        Ok(options)
+    }
+
+    /// How to connect to `node`. Push messages need RESP3.
+    pub(super) fn info(&self, node: &Node) -> Result<ConnectionInfo> {
+        let mut redis = RedisConnectionInfo::default()
+            .set_db(self.database)
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_lib_name("lockkeeper", env!("CARGO_PKG_VERSION"));
+        if let Some(user) = &self.user {
+            redis = redis.set_username(user);
+        }
+        if let Some(password) = &self.password {
+            redis = redis.set_password(password);
+        }
+        let (host, port) = node.clone();
+        let addr = match self.tls {
+            None => ConnectionAddr::Tcp(host, port),
+            Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        };
+        // The driver leaves Nagle's algorithm on; a lock's small messages must not wait.
+        let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
+        let info = addr.into_connection_info().map_err(super::error::map_err)?;
+        Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
+    }
+
+    /// A driver's client for `node`.
+    pub(super) fn client(&self, node: &Node) -> Result<redis::Client> {
+        let info = self.info(node)?;
+        match &self.tls {
+            None => redis::Client::open(info),
+            Some(certificates) => {
+                // Somebody else's choice of a provider, made earlier, is as good.
+                let _ = rustls::crypto::ring::default_provider().install_default();
+                redis::Client::build_with_tls(info, certificates.clone())
+            }
+        }
+        .map_err(super::error::map_err)
+    }
+}
+
+#[derive(Default)]
+struct TlsFiles {
+    ca: Option<Vec<u8>>,
+    cert: Option<Vec<u8>>,
+    key: Option<Vec<u8>>,
+}
+
+impl TlsFiles {
+    fn finish(self, wanted: bool) -> Result<Option<TlsCertificates>> {
+        if !wanted {
+            return match self {
+                Self { ca: None, cert: None, key: None } => Ok(None),
+                _ => Err(bad("certificates mean nothing without TLS: write rediss://")),
+            };
+        }
+        if self.ca.as_ref().is_some_and(|pem| !pem.windows(CERTIFICATE.len()).any(|part| part == CERTIFICATE)) {
+            return Err(bad("ca_file has no certificate in it (PEM)"));
+        }
+        let client_tls = match (self.cert, self.key) {
+            (Some(client_cert), Some(client_key)) => Some(redis::ClientTlsConfig { client_cert, client_key }),
+            (None, None) => None,
+            _ => return Err(bad("cert_file and key_file belong together")),
+        };
+        Ok(Some(TlsCertificates { client_tls, root_cert: self.ca }))
+    }
+}
+
+fn read(key: &str, path: &str) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| {
+        let kind = match e.kind() {
+            std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+            _ => ErrorKind::InvalidConfig,
+        };
+        Error::new(kind, format!("{key} cannot be read: {e}")).with_source(e).in_store("redis")
+    })
+}
+
+/// `host`, `host:port` or `[::1]:port`.
+fn parse_node(text: &str) -> Result<Node> {
+    let port_of = |text: &str| text.parse().map_err(|_| bad("a port of a Redis URL is not a number up to 65535"));
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or_else(|| bad("a '[' in a Redis URL is never closed"))?;
+        match rest.strip_prefix(':') {
+            Some(port) => (host, port_of(port)?),
+            None if rest.is_empty() => (host, 6379),
+            None => return Err(bad("after the ']' of a Redis URL comes a port or nothing")),
+        }
+    } else {
+        match text.rsplit_once(':') {
+            Some((host, port)) => (host, port_of(port)?),
+            None => (text, 6379),
+        }
+    };
+    let host = crate::url::decode(host)?;
+    if host.is_empty() {
+        return Err(bad("a Redis URL needs a host, such as redis://localhost"));
+    }
+    Ok((host, port))
+}
+
+fn parse_database(path: &str) -> Result<i64> {
+    match path {
+        "" => Ok(0),
+        text => text
+            .parse::<u32>()
+            .map(i64::from)
+            .map_err(|_| bad(format!("'{}' is not a database number", escape(text.as_bytes())))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<Options> {
+        let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Options::parse("redis", place, &pairs)
+    }
+
+    #[test]
+    fn a_url_names_the_server_the_login_and_the_database() {
+        let options = parse("//ann:p%40s%3as@h:7000/3", &[]).unwrap();
+        assert_eq!((options.nodes, options.database), (vec![("h".to_owned(), 7000)], 3));
+        assert_eq!((options.user.as_deref(), options.password.as_deref()), (Some("ann"), Some("p@s:s")));
+        assert_eq!(parse("//:pw@[::1]", &[]).unwrap().nodes, [("::1".to_owned(), 6379)]);
+        assert_eq!(parse("//h", &[("wait_replicas", "2")]).unwrap().wait, Some((2, Duration::from_secs(1))));
+    }
+
+    #[test]
+    fn mistakes_are_named_and_secrets_are_not() {
+        for (place, pairs) in [
+            ("h:1", &[][..]),
+            ("//", &[]),
+            ("//h:x", &[]),
+            ("//h:70000", &[]),
+            ("//h/db", &[]),
+            ("//h", &[("ca_file", "/nowhere")]),
+            ("//h", &[("wait_replicas", "0")]),
+            ("//h", &[("wait_timeout", "1s")]),
+            ("//u:geheim@h", &[("password_file", "/nowhere")]),
+            ("//u:geheim@h", &[("colour", "geheim")]),
+        ] {
+            let error = parse(place, pairs).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{place}");
+            assert!(!format!("{error:?}").contains("geheim"), "{error:?}");
+        }
+        let options = parse("//u:geheim@h", &[]).unwrap();
+        assert!(!format!("{options:?} {:?}", options.client(&options.nodes[0]).unwrap()).contains("geheim"));
+    }
+}

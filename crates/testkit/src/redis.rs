@@ -1,0 +1,194 @@
+//! Real Redis servers on free loopback ports.
+
+use crate::{Ended, Proc, SOON, Signal, TempDir, eventually};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A `redis-server` of a test's own; killed when dropped.
+#[derive(Debug)]
+pub struct RedisServer {
+    process: Option<Proc>,
+    port: u16,
+    options: Vec<String>,
+    dir: TempDir,
+    tls: bool,
+    /// What `redis-cli` needs to log in.
+    login: Vec<String>,
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("loopback has free ports").port()
+}
+
+fn program(name: &str) -> Command {
+    let found = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    assert!(found.is_ok(), "{name} is not installed: apt-get install redis-server");
+    Command::new(name)
+}
+
+impl RedisServer {
+    /// Starts one without persistence.
+    #[allow(clippy::new_without_default, reason = "it starts a process: not a value to have by default")]
+    pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts one with more options, such as `["--requirepass", "secret"]`.
+    pub fn with(options: &[&str]) -> Self {
+        let options = options.iter().map(|o| (*o).to_owned()).collect();
+        Self::begin(options, TempDir::new(), false)
+    }
+
+    /// Starts one that speaks TLS only and wants a client certificate. Its directory has `ca.crt`, `client.crt` and
+    /// `client.key`, and `other.crt` of another authority.
+    pub fn with_tls() -> Self {
+        let dir = TempDir::new();
+        certificates(&dir);
+        let pairs =
+            [("--tls-cert-file", "server.crt"), ("--tls-key-file", "server.key"), ("--tls-ca-cert-file", "ca.crt")];
+        let file = |(key, file): &(&str, &str)| [(*key).to_owned(), dir.join(file).display().to_string()];
+        let mut options: Vec<String> = pairs.iter().flat_map(file).collect();
+        options.extend(["--port".to_owned(), "0".to_owned()]);
+        Self::begin(options, dir, true)
+    }
+
+    fn begin(options: Vec<String>, dir: TempDir, tls: bool) -> Self {
+        let mut server = Self { process: None, port: free_port(), options, dir, tls, login: Vec::new() };
+        // Somebody else may take the port first; another one is as good.
+        for _ in 0..5 {
+            if server.try_start() {
+                return server;
+            }
+            server.port = free_port();
+        }
+        panic!("redis-server does not start: {:?}", server.process.take().map(Proc::wait));
+    }
+
+    /// The password that `cli` shows.
+    #[must_use]
+    pub fn login(mut self, password: &str) -> Self {
+        self.login = vec!["-a".into(), password.into(), "--no-auth-warning".into()];
+        self
+    }
+
+    fn try_start(&mut self) -> bool {
+        let mut command = program("redis-server");
+        command.current_dir(self.dir.path()).args(["--bind", "127.0.0.1", "--save", "", "--dir"]).arg(self.dir.path());
+        command.args([if self.tls { "--tls-port" } else { "--port" }, &self.port.to_string()]);
+        self.process = Some(Proc::start(command.args(&self.options)));
+        let end = Instant::now() + SOON;
+        while Instant::now() < end {
+            if self.process.as_mut().is_none_or(|p| !p.is_running()) {
+                return false;
+            }
+            if self.process.as_ref().is_some_and(|p| p.stdout().contains("eady to accept connections")) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL, without a login.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &TempDir {
+        &self.dir
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.process.as_ref().map_or(0, Proc::pid)
+    }
+
+    /// What `redis-cli` prints for a command.
+    pub fn cli(&self, args: &[&str]) -> String {
+        cli(self.port, &self.login, args)
+    }
+
+    /// A field of `INFO`.
+    pub fn info(&self, field: &str) -> Option<String> {
+        let text = self.cli(&["INFO", "everything"]);
+        text.lines().find_map(|line| Some(line.trim().strip_prefix(field)?.strip_prefix(':')?.to_owned()))
+    }
+
+    /// How many times clients sent a command, by `INFO commandstats`.
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats = self.info(&format!("cmdstat_{command}")).unwrap_or_default();
+        stats.strip_prefix("calls=").and_then(|s| s.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts it again on its port and directory.
+    pub fn start(&mut self) {
+        eventually(SOON, "the server starts again", || self.try_start());
+    }
+
+    /// Freezes it.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(process) = &self.process {
+            process.signal(signal);
+        }
+    }
+}
+
+fn cli(port: u16, login: &[String], args: &[&str]) -> String {
+    let mut command = program("redis-cli");
+    let ended: Ended =
+        Proc::start(command.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(login).args(args)).wait();
+    assert_eq!(ended.code, Some(0), "redis-cli {args:?}: {}", ended.stderr);
+    ended.stdout.trim_end().to_owned()
+}
+
+/// An authority, a server and a client under it, and another authority.
+fn certificates(dir: &TempDir) {
+    let script = "
+        new() { openssl req -newkey rsa:2048 -nodes -subj /CN=$1 -keyout $1.key -out $1.csr; }
+        ca() { new $1; openssl x509 -req -in $1.csr -signkey $1.key -days 2 -extfile ca.ext -out $1.crt; }
+        leaf() { new $1; openssl x509 -req -in $1.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile leaf.ext -out $1.crt; }
+        echo basicConstraints=critical,CA:TRUE > ca.ext
+        echo subjectAltName=IP:127.0.0.1,DNS:localhost > leaf.ext
+        ca ca && ca other && leaf server && leaf client";
+    let made = Proc::start(Command::new("sh").args(["-ec", script]).current_dir(dir.path())).wait();
+    assert_eq!(made.code, Some(0), "openssl (apt-get install openssl): {}", made.stderr);
+}
+
+/// Waits until something listens on a loopback port.
+pub fn listens(port: u16) {
+    eventually(SOON, "the server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+}
+
+/// Keeps a server for the rest of this process, for tests that share one; it ends when the process does, however that
+/// happens.
+pub fn shared(server: RedisServer) -> &'static RedisServer {
+    let script = "trap '' INT TERM HUP; cat >/dev/null; kill -9 \"$1\"; rm -rf \"$2\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", &server.pid().to_string()]).arg(server.dir.path());
+    let watchdog = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    // Its input stays open as long as this process lives.
+    std::mem::forget(watchdog.expect("a shell"));
+    Box::leak(Box::new(server))
+}
