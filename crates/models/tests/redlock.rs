@@ -24,7 +24,8 @@ fn model(variant: Variant, attempts: &[u8]) -> Redlock {
 
 #[test]
 fn shipped_with_two_clients() {
-    run(&Redlock { failures: 1, ..model(Variant::Shipped, &[2, 1]) }).assert_holds(100_000);
+    run(&Redlock { proposals: 1, ..model(Variant::Shipped, &[2, 1]) }).assert_holds(100_000);
+    run(&Redlock { failures: 2, ..model(Variant::Shipped, &[1, 1]) }).assert_holds(100_000);
 }
 
 #[test]

@@ -21,7 +21,7 @@ const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// The connections of one store.
 #[derive(Debug)]
-pub(super) struct Links(Arc<Shared>);
+pub(in crate::stores) struct Links(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -57,14 +57,15 @@ impl std::fmt::Debug for Link {
 
 /// A connection in use, and how to say that it is broken.
 #[derive(Clone)]
-pub(super) struct Line {
-    pub(super) connection: MultiplexedConnection,
+pub(in crate::stores) struct Line {
+    pub(in crate::stores) connection: MultiplexedConnection,
     key: (Id, Node),
-    serial: u64,
+    /// Different for every connection of a store.
+    pub(in crate::stores) serial: u64,
 }
 
 impl Links {
-    pub(super) fn new(options: Options) -> Self {
+    pub(in crate::stores) fn new(options: Options) -> Self {
         Self(Arc::new(Shared { options, links: Mutex::default(), next: AtomicU64::new(1) }))
     }
 
@@ -74,7 +75,7 @@ impl Links {
 
     /// This runtime's connection to `node`. Opening it goes on when the caller gives up, so that a call with a short
     /// limit does not start over each time.
-    pub(super) async fn line(&self, node: &Node) -> Result<Line> {
+    pub(in crate::stores) async fn line(&self, node: &Node) -> Result<Line> {
         let runtime = Handle::try_current().map_err(|_| Error::unavailable("a Tokio runtime is needed here"))?;
         let key = (runtime.id(), node.clone());
         let opened = {
@@ -106,7 +107,7 @@ impl Links {
     }
 
     /// The connection is broken: the next call opens another.
-    pub(super) fn broken(&self, line: &Line) {
+    pub(in crate::stores) fn broken(&self, line: &Line) {
         self.0.forget(&line.key, line.serial);
     }
 }

@@ -25,11 +25,11 @@
 //! **Guarantee**: `Primary`. One server that keeps its data and its clock excludes. A failover to a replica that had not
 //! seen a grant, a restart without persistence, eviction or `FLUSHALL` can forget it; tokens rise all the same.
 
-mod connect;
-mod error;
+pub(in crate::stores) mod connect;
+pub(in crate::stores) mod error;
 mod events;
-mod keys;
-mod options;
+pub(in crate::stores) mod keys;
+pub(in crate::stores) mod options;
 mod script;
 
 use crate::error::{Error, ErrorKind, Result};

@@ -10,7 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// A server's address.
-pub(super) type Node = (String, u16);
+pub(in crate::stores) type Node = (String, u16);
 
 /// Every option, for the error that lists them.
 const KNOWN: &str = "ca_file, cert_file, key_file, password_file, wait_replicas, wait_timeout";
@@ -20,8 +20,8 @@ const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// How a Redis store is reached. `Debug` shows no secret.
 #[derive(Clone)]
-pub(super) struct Options {
-    pub(super) nodes: Vec<Node>,
+pub(in crate::stores) struct Options {
+    pub(in crate::stores) nodes: Vec<Node>,
     user: Option<String>,
     password: Option<String>,
     pub(super) database: i64,
@@ -42,7 +42,7 @@ fn bad(text: impl Into<String>) -> Error {
 
 impl Options {
     /// Reads what follows the scheme, not yet decoded, and the query's pairs.
-    pub(super) fn parse(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
+    pub(in crate::stores) fn parse(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let rest = place.strip_prefix("//").ok_or_else(|| {
             bad("a Redis URL looks like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], with rediss:// for TLS")
         })?;

@@ -1,0 +1,705 @@
+//! The store: rounds of questions to all nodes, decided by [`quorum`](super::quorum).
+
+use super::node::{Ask, Fan, Nodes, is_silence};
+use super::people;
+use super::quorum::{Ballot, Outcome, Tally, Verdict, Vote, propose, quorum};
+use super::scripts::{ACQUIRE, CONFIRM, RELEASE, RENEW, Script};
+use crate::clock::{system_now, wall_micros};
+use crate::duration;
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::{LockName, escape};
+use crate::register::{Entry, Pass, Register, Written};
+use crate::store::{
+    Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, LossReason, Mode, Note, Page, Record, Release, Renewal,
+    Runtime, Store, StoreInfo,
+};
+use crate::stores::redis::keys::{Keys, companion, note_text};
+use crate::stores::redis::options::Options;
+use crate::token::{HolderId, Token};
+use async_trait::async_trait;
+use redis::{Cmd, Value};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long a tombstone outlives the TTL of its claim.
+const TOMB_EXTRA: Duration = Duration::from_secs(60);
+
+/// The most nodes: more make every step slower and nothing safer.
+const MOST: usize = 15;
+
+/// The shortest `max_ttl`: below it, what a node's clock may be off by matters.
+const SHORTEST_MAX_TTL: Duration = Duration::from_secs(1);
+
+/// Locks on a majority of Redis or Valkey servers; see the [module](super).
+#[derive(Debug)]
+pub struct RedlockStore {
+    nodes: Arc<Nodes>,
+    max_ttl: Duration,
+    timeout: Duration,
+    /// The highest number seen, of any name.
+    last: AtomicU64,
+    /// What tests add to the clock that proposals come from, in microseconds.
+    skew: AtomicI64,
+}
+
+impl RedlockStore {
+    /// Connects to the nodes of a URL such as `redlock://a:6379,b:6379,c:6379?max_ttl=60s`.
+    ///
+    /// # Errors
+    /// `InvalidConfig` for a URL or a node that cannot work, `Denied` for a refused login, `Unsupported` for a server that
+    /// is too old, `Unavailable` when fewer than a majority can be reached.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let parts = crate::url::parse(url)?;
+        Self::from_parts(&parts.raw_place, &parts.options).await
+    }
+
+    pub(crate) async fn from_parts(place: &str, pairs: &[(String, String)]) -> Result<Self> {
+        let settings = Settings::parse(place, pairs).map_err(|e| e.in_store("redlock"))?;
+        let count = settings.options.nodes.len();
+        if count.is_multiple_of(2) {
+            tracing::warn!(
+                nodes = count,
+                "an even number of Redlock nodes: one fewer would survive as many failures and split fewer votes"
+            );
+        }
+        let store = Self {
+            nodes: Arc::new(Nodes::new(settings.options, settings.max_ttl)),
+            max_ttl: settings.max_ttl,
+            timeout: settings.timeout,
+            last: AtomicU64::new(0),
+            skew: AtomicI64::new(0),
+        };
+        let limit = store.timeout.max(Duration::from_secs(2));
+        if tokio::runtime::Handle::try_current().is_ok() {
+            check(store.nodes.clone(), limit).await
+        } else {
+            check_elsewhere(store.nodes.clone(), limit).await
+        }
+        .map_err(|e| e.during("connect").in_store("redlock"))?;
+        Ok(store)
+    }
+
+    /// Makes proposals come from a clock that is off by so many microseconds: what tests of tokens need.
+    #[cfg(feature = "testing")]
+    pub fn set_clock_skew(&self, micros: i64) {
+        self.skew.store(micros, Ordering::Relaxed);
+    }
+
+    fn quorum(&self) -> usize {
+        quorum(self.nodes.list.len())
+    }
+
+    /// How long one node may take: a quarter of the lease, so that the answer comes before the engine gives up.
+    fn limit(&self, ttl: Duration) -> Duration {
+        self.timeout.min((ttl / 4).max(Duration::from_millis(45)))
+    }
+
+    fn proposal(&self) -> u64 {
+        let clock = wall_micros().saturating_add_signed(self.skew.load(Ordering::Relaxed));
+        propose(clock, self.last.load(Ordering::Relaxed))
+    }
+
+    /// Which nodes to ask. Silent ones are left out while the others can make a majority, and asked like any other when
+    /// they cannot: health bounds the asking, it never changes what is needed.
+    fn asked(&self, limit: Duration) -> Vec<bool> {
+        let admitted: Vec<bool> = self.nodes.list.iter().map(|node| node.health.admits(limit)).collect();
+        let enough = admitted.iter().filter(|a| **a).count() >= self.quorum();
+        if enough { admitted } else { vec![true; admitted.len()] }
+    }
+
+    /// The same commands to all of `asked`, each tagged with its node.
+    fn fan(&self, asked: &[bool], ask: &Ask) -> Fan<Tag> {
+        let mut fan = Fan::new();
+        for (node, _) in asked.iter().enumerate().filter(|(_, asked)| **asked) {
+            let claims = (0..ask.commands.len()).collect();
+            fan.push(Tag { node, claims, confirms: false }, self.nodes.ask(node, ask.clone()));
+        }
+        fan
+    }
+
+    fn question(&self, commands: Vec<Cmd>, script: &'static Script, limit: Duration, counted: bool) -> Ask {
+        Ask { commands, script: Some(script), counted, limit, over: Arc::new(AtomicBool::new(false)) }
+    }
+
+    /// Takes what an attempt has got, or all that a claim has, back from every node; nobody waits for it.
+    fn undo(&self, claims: &[(&Claim, &Keys)], only_this_attempt: bool) {
+        if claims.is_empty() {
+            return;
+        }
+        let commands = claims.iter().map(|(claim, keys)| {
+            let stamp = if only_this_attempt { claim.stamp.as_micros().to_string() } else { String::new() };
+            release_command(claim, keys, Duration::ZERO, &stamp)
+        });
+        let ask = self.question(commands.collect(), &RELEASE, self.timeout, false);
+        self.fan(&self.asked(self.timeout), &ask).go_on_alone();
+    }
+
+    /// One round for many claims; `displaced` is the holder that a break takes the lock from.
+    async fn acquire(&self, claims: &[Claim], displaced: Option<HolderId>) -> Vec<Result<Attempt>> {
+        let mut races: Vec<Race<'_>> = claims.iter().map(|claim| Race::new(claim, self)).collect();
+        let running: Vec<usize> = (0..races.len()).filter(|i| races[*i].answer.is_none()).collect();
+        let limit = self.limit(claims.iter().map(|claim| claim.ttl).min().unwrap_or_default());
+        let proposal = self.proposal().to_string();
+        let commands = running.iter().map(|i| races[*i].acquire_command(&proposal, displaced)).collect();
+        let ask = self.question(commands, &ACQUIRE, limit, true);
+        let asked = self.asked(limit);
+        let mut fan = if running.is_empty() { Fan::new() } else { self.fan(&asked, &ask) };
+        for (node, _) in asked.iter().enumerate().filter(|(_, asked)| !**asked) {
+            for i in &running {
+                races[*i].vote(node, Vote::Failed);
+            }
+        }
+        while races.iter().any(|race| race.answer.is_none()) {
+            let Some((tag, answers)) = fan.next().await else { break };
+            let mut confirmations: Vec<(usize, Vec<usize>, Vec<Cmd>)> = Vec::new();
+            for (place, answer) in tag.claims.iter().zip(answers) {
+                // The first question names places among the running claims, a confirmation the claims themselves.
+                let i = if tag.confirms { *place } else { running[*place] };
+                let Some((token, nodes)) = races[i].heard(tag.node, tag.confirms, answer) else { continue };
+                for node in nodes {
+                    let command = races[i].confirm_command(token);
+                    match confirmations.iter_mut().find(|(n, ..)| *n == node) {
+                        Some((_, claims, commands)) => {
+                            claims.push(i);
+                            commands.push(command);
+                        }
+                        None => confirmations.push((node, vec![i], vec![command])),
+                    }
+                }
+            }
+            for (node, claims, commands) in confirmations {
+                let ask = self.question(commands, &CONFIRM, limit, true);
+                fan.push(Tag { node, claims, confirms: true }, self.nodes.ask(node, ask));
+            }
+        }
+        ask.over.store(true, Ordering::Relaxed);
+        fan.go_on_alone();
+        let failed =
+            races.iter().filter(|r| !matches!(r.answer, Some(Ok(Attempt::Granted(_))) | Some(Err(_))) || r.lost());
+        let failed: Vec<(&Claim, &Keys)> = failed.filter_map(|r| Some((r.claim, r.keys.as_ref()?))).collect();
+        self.undo(&failed, true);
+        let finish = |race: Race<'_>| match race.answer {
+            Some(Ok(Attempt::Granted(grant))) => {
+                self.last.fetch_max(grant.token.get(), Ordering::Relaxed);
+                Ok(Attempt::Granted(grant))
+            }
+            Some(answer) => answer,
+            None => Err(Error::unavailable("too few nodes answered").for_lock(&race.claim.name)),
+        };
+        races.into_iter().map(finish).collect()
+    }
+
+    /// Renewals and releases: the same commands to all nodes, one tally per claim.
+    async fn tally<T>(
+        &self,
+        claims: &[Claim],
+        script: &'static Script,
+        counted: bool,
+        command: impl Fn(&Claim, &Keys) -> Cmd,
+        judge: impl Fn(&Tally) -> Outcome,
+        answer: impl Fn(Outcome, &[Value]) -> T,
+    ) -> Vec<Result<T>> {
+        let keys: Vec<Result<Keys>> = claims.iter().map(|claim| Keys::of(&claim.name)).collect();
+        let running: Vec<usize> = (0..claims.len()).filter(|i| keys[*i].is_ok()).collect();
+        let limit = self.limit(claims.iter().map(|claim| claim.ttl).min().unwrap_or_default());
+        let commands = running.iter().filter_map(|i| Some(command(&claims[*i], keys[*i].as_ref().ok()?))).collect();
+        let ask = self.question(commands, script, limit, counted);
+        let asked = self.asked(limit);
+        let mut fan = if running.is_empty() { Fan::new() } else { self.fan(&asked, &ask) };
+        let mut tallies = vec![Tally::new(self.nodes.list.len(), self.quorum()); running.len()];
+        for _ in asked.iter().filter(|asked| !**asked) {
+            tallies.iter_mut().for_each(|tally| tally.add(None));
+        }
+        let mut hints = vec![Vec::new(); running.len()];
+        let mut errors: Vec<Option<Error>> = vec![None; running.len()];
+        while tallies.iter().any(|tally| judge(tally) == Outcome::Open) {
+            let Some((_, answers)) = fan.next().await else { break };
+            for (i, answer) in answers.into_iter().enumerate() {
+                match answer.and_then(fields) {
+                    Ok((1, _)) => tallies[i].add(Some(true)),
+                    Ok((_, hint)) => {
+                        tallies[i].add(Some(false));
+                        hints[i].extend(hint);
+                    }
+                    Err(error) => {
+                        tallies[i].add(None);
+                        errors[i] = worse(errors[i].take(), error);
+                    }
+                }
+            }
+        }
+        fan.go_on_alone();
+        let mut judged = tallies.iter().zip(hints).zip(errors);
+        let finish = |(claim, keys): (&Claim, Result<Keys>)| {
+            keys?;
+            let Some(((tally, hint), error)) = judged.next() else { return Err(odd("too little")) };
+            match judge(tally) {
+                outcome @ (Outcome::Yes | Outcome::No) => Ok(answer(outcome, &hint)),
+                Outcome::Open | Outcome::Unknown => Err(self.too_few(error).for_lock(&claim.name)),
+            }
+        };
+        claims.iter().zip(keys).map(finish).collect()
+    }
+
+    /// The error of a majority that could not be had.
+    fn too_few(&self, last: Option<Error>) -> Error {
+        too_few(self.nodes.list.len(), last)
+    }
+}
+
+fn too_few(nodes: usize, last: Option<Error>) -> Error {
+    let text = format!("fewer than {} of {nodes} nodes answered", quorum(nodes));
+    match last {
+        // What somebody has to fix is said as it is; an outage is an outage.
+        Some(error) if !is_silence(&error) => error,
+        Some(error) => Error::unavailable(format!("{text}; {}", error.message())).in_store("redlock"),
+        None => Error::unavailable(text).in_store("redlock"),
+    }
+}
+
+/// Of two errors the one that somebody has to act on.
+fn worse(before: Option<Error>, now: Error) -> Option<Error> {
+    match before {
+        Some(before) if !is_silence(&before) || is_silence(&now) => Some(before),
+        _ => Some(now),
+    }
+}
+
+/// Which node answers, and what about.
+#[derive(Debug)]
+struct Tag {
+    node: usize,
+    claims: Vec<usize>,
+    confirms: bool,
+}
+
+/// One claim on its way through a round.
+struct Race<'a> {
+    claim: &'a Claim,
+    keys: Option<Keys>,
+    ballot: Ballot,
+    /// The lease that each node which granted has promised.
+    leases: Vec<Duration>,
+    held: Vec<people::Sight>,
+    error: Option<Error>,
+    answer: Option<Result<Attempt>>,
+}
+
+impl<'a> Race<'a> {
+    fn new(claim: &'a Claim, store: &RedlockStore) -> Self {
+        let nodes = store.nodes.list.len();
+        let (keys, refusal) = match (Keys::of(&claim.name), check_mode(claim.mode)) {
+            (Ok(keys), Ok(())) => (Some(keys), None),
+            (Err(error), _) | (_, Err(error)) => (None, Some(Err(error.for_lock(&claim.name)))),
+        };
+        Self {
+            claim,
+            keys,
+            ballot: Ballot::new(nodes, quorum(nodes)),
+            leases: vec![claim.ttl; nodes],
+            held: vec![people::Sight::Unknown; nodes],
+            error: None,
+            answer: refusal,
+        }
+    }
+
+    fn acquire_command(&self, proposal: &str, displaced: Option<HolderId>) -> Cmd {
+        let Some(keys) = &self.keys else { return redis::cmd("PING") };
+        let (holder, displaced) = (self.claim.holder.to_hex(), displaced.map(HolderId::to_hex).unwrap_or_default());
+        let tombs = [tomb(&self.claim.name, &holder), tomb(&self.claim.name, &displaced)];
+        let (ttl, life) = (millis(self.claim.ttl), millis(self.claim.ttl + TOMB_EXTRA));
+        ACQUIRE.call(
+            &[&keys.lock, &keys.fence, &tombs[0], &tombs[1]],
+            &[
+                holder.as_bytes(),
+                proposal.as_bytes(),
+                ttl.as_bytes(),
+                self.claim.stamp.as_micros().to_string().as_bytes(),
+                note_text(&self.claim.note).as_bytes(),
+                displaced.as_bytes(),
+                life.as_bytes(),
+            ],
+        )
+    }
+
+    fn confirm_command(&self, token: u64) -> Cmd {
+        let Some(keys) = &self.keys else { return redis::cmd("PING") };
+        let holder = self.claim.holder.to_hex();
+        CONFIRM.call(&[&keys.lock, &keys.fence], &[holder.as_bytes(), token.to_string().as_bytes()])
+    }
+
+    /// Takes a node's answer; what is to be confirmed where.
+    fn heard(&mut self, node: usize, confirms: bool, answer: Result<Value>) -> Option<(u64, Vec<usize>)> {
+        let vote = match answer.and_then(fields).and_then(|(code, rest)| self.read(node, code, &rest, confirms)) {
+            Ok(vote) => vote,
+            Err(error) => {
+                self.error = worse(self.error.take(), error);
+                Vote::Failed
+            }
+        };
+        self.vote(node, vote)
+    }
+
+    fn read(&mut self, node: usize, code: i64, rest: &[Value], confirms: bool) -> Result<Vote> {
+        match code {
+            1 => Ok(Vote::New(number(rest.first())?)),
+            2 => {
+                let left = whole(rest.get(1))?;
+                self.leases[node] = u64::try_from(left).map_or(self.claim.ttl, Duration::from_millis);
+                Ok(Vote::Mine(number(rest.first())?))
+            }
+            0 => {
+                if !confirms {
+                    self.held[node] = people::Sight::read(rest.first(), rest.get(1));
+                }
+                Ok(Vote::Held)
+            }
+            3 => Ok(Vote::Cancelled),
+            _ => Err(Error::new(ErrorKind::Unexpected, "has no more tokens for this lock: its fence key was damaged")),
+        }
+    }
+
+    fn vote(&mut self, node: usize, vote: Vote) -> Option<(u64, Vec<usize>)> {
+        if self.answer.is_some() {
+            return None;
+        }
+        self.answer = Some(match self.ballot.vote(node, vote) {
+            Verdict::Open => return None,
+            Verdict::Confirm { token, nodes } => return Some((token, nodes)),
+            Verdict::Granted(token) => Token::new(token)
+                .map(|token| Attempt::Granted(Grant { token, stamp: self.claim.stamp, lease: self.lease(token) })),
+            Verdict::Cancelled => Ok(Attempt::Cancelled),
+            Verdict::Refused => Ok(Attempt::Held(people::held(&self.held))),
+            Verdict::Unavailable => Err(too_few(self.leases.len(), self.error.take()).for_lock(&self.claim.name)),
+        });
+        None
+    }
+
+    /// The shortest lease among the nodes that store the token.
+    fn lease(&self, token: Token) -> Duration {
+        let stores = |vote: &Vote| matches!(vote, Vote::New(n) | Vote::Mine(n) if *n == token.get());
+        let leases = self.ballot.votes().iter().zip(&self.leases).filter(|(vote, _)| stores(vote));
+        leases.map(|(_, lease)| *lease).min().unwrap_or_default()
+    }
+
+    /// Asked, and not granted for want of answers.
+    fn lost(&self) -> bool {
+        self.keys.is_some() && matches!(self.answer, Some(Err(_)))
+    }
+}
+
+fn check_mode(mode: Mode) -> Result<()> {
+    match mode {
+        Mode::Exclusive => Ok(()),
+        Mode::Shared => Err(Error::unsupported("Redlock has no shared locks; use redis:// or another store for them")),
+        Mode::Permit { .. } => Err(Error::unsupported(
+            "Redlock cannot count permits: two majorities share a node, but a third holder of two permits can be counted \
+             by another majority; use redis:// or another store for them",
+        )),
+    }
+}
+
+fn tomb(name: &LockName, holder: &str) -> Vec<u8> {
+    let mut key = companion(b'x', name.as_bytes());
+    key.push(b':');
+    key.extend_from_slice(holder.as_bytes());
+    key
+}
+
+fn release_command(claim: &Claim, keys: &Keys, life: Duration, stamp: &str) -> Cmd {
+    let holder = claim.holder.to_hex();
+    RELEASE.call(
+        &[&keys.lock, &tomb(&claim.name, &holder)],
+        &[holder.as_bytes(), millis(life).as_bytes(), stamp.as_bytes()],
+    )
+}
+
+fn millis(d: Duration) -> String {
+    d.as_millis().to_string()
+}
+
+/// A script's answer: its code, and the rest.
+fn fields(value: Value) -> Result<(i64, Vec<Value>)> {
+    let Value::Array(mut fields) = value else { return Err(odd("no list")) };
+    let Some(Value::Int(code)) = fields.first() else { return Err(odd("no code")) };
+    let code = *code;
+    fields.remove(0);
+    Ok((code, fields))
+}
+
+fn number(value: Option<&Value>) -> Result<u64> {
+    match value {
+        Some(Value::BulkString(text)) => std::str::from_utf8(text).ok().and_then(|t| t.parse().ok()),
+        _ => None,
+    }
+    .ok_or_else(|| odd("a token that is no number"))
+}
+
+fn whole(value: Option<&Value>) -> Result<i64> {
+    if let Some(Value::Int(number)) = value { Ok(*number) } else { Err(odd("a lease that is no number")) }
+}
+
+pub(super) fn odd(what: &str) -> Error {
+    Error::new(ErrorKind::Unexpected, format!("answered {what}")).in_store("redlock")
+}
+
+/// Looks at every node once: one that cannot be a node is refused now, an outage only when it leaves no majority.
+async fn check(nodes: Arc<Nodes>, limit: Duration) -> Result<()> {
+    let count = nodes.list.len();
+    let ping = Ask { commands: vec![redis::cmd("PING")], script: None, counted: false, limit, over: Arc::default() };
+    let mut fan = Fan::new();
+    for node in 0..count {
+        fan.push(node, nodes.ask(node, ping.clone()));
+    }
+    let (mut answered, mut last) = (0, None);
+    while let Some((_, mut answers)) = fan.next().await {
+        match answers.pop() {
+            Some(Ok(_)) => answered += 1,
+            Some(Err(error)) if !is_silence(&error) => return Err(error),
+            Some(Err(error)) => last = Some(error),
+            None => {}
+        }
+    }
+    if answered >= quorum(count) { Ok(()) } else { Err(too_few(count, last)) }
+}
+
+/// The same for a caller without a runtime, on a thread with one.
+async fn check_elsewhere(nodes: Arc<Nodes>, limit: Duration) -> Result<()> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let checked = match runtime {
+            Ok(runtime) => runtime.block_on(check(nodes, limit)),
+            Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
+        };
+        // Nobody listens when connecting was cancelled.
+        let _ = sender.send(checked);
+    });
+    spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;
+    receiver.await.map_err(|e| Error::unavailable("connecting was interrupted").with_source(e))?
+}
+
+/// What a URL says.
+#[derive(Debug)]
+struct Settings {
+    options: Options,
+    max_ttl: Duration,
+    timeout: Duration,
+}
+
+impl Settings {
+    fn parse(place: &str, pairs: &[(String, String)]) -> Result<Self> {
+        let bad = |text: String| Err(Error::invalid_config(text));
+        let Some(rest) = place.strip_prefix("//") else {
+            return bad("a Redlock URL looks like redlock://[USER:PASSWORD@]HOST:PORT,HOST:PORT,HOST:PORT".into());
+        };
+        let (mut max_ttl, mut timeout, mut scheme) = (Duration::from_secs(60), Duration::from_secs(1), "redis");
+        let mut others = Vec::new();
+        for (key, value) in pairs {
+            match (key.as_str(), value.as_str()) {
+                ("max_ttl", text) => max_ttl = duration::parse(text)?,
+                ("timeout", text) => timeout = duration::parse(text)?,
+                ("tls", "on") => scheme = "rediss",
+                ("tls", _) => return bad("tls is on, or left out".into()),
+                ("ca_file" | "cert_file" | "key_file" | "password_file", _) => {
+                    others.push((key.clone(), value.clone()));
+                }
+                _ => {
+                    let key = escape(key.as_bytes());
+                    return bad(format!(
+                        "option '{key}' is unknown; known are ca_file, cert_file, key_file, max_ttl, password_file, \
+                         timeout, tls"
+                    ));
+                }
+            }
+        }
+        if max_ttl < SHORTEST_MAX_TTL {
+            return bad("max_ttl is at least 1s".into());
+        }
+        if timeout.is_zero() {
+            return bad("timeout cannot be 0".into());
+        }
+        let (authority, path) = rest.split_once('/').map_or((rest, ""), |(a, p)| (a, p));
+        let (login, hosts) = authority.rsplit_once('@').map_or(("", authority), |(login, hosts)| (login, hosts));
+        let at = if login.is_empty() { "" } else { "@" };
+        let mut options: Option<Options> = None;
+        for host in hosts.split(',') {
+            if host.is_empty() {
+                return bad("the list of Redlock nodes has an empty entry".into());
+            }
+            let one = Options::parse(scheme, &format!("//{login}{at}{host}/{path}"), &others)?;
+            match &mut options {
+                None => options = Some(one),
+                Some(all) if all.nodes.contains(&one.nodes[0]) => {
+                    return bad(format!("the Redlock node {} is listed twice", escape(host.as_bytes())));
+                }
+                Some(all) => all.nodes.extend(one.nodes),
+            }
+        }
+        let Some(options) = options else { return bad("a Redlock URL needs nodes".into()) };
+        match options.nodes.len() {
+            1 => bad("one node is no majority of anything: write redis:// for a single server, or list three".into()),
+            2 => bad("of two nodes both are needed, so any failure stops it: list three, or write redis://".into()),
+            n if n > MOST => bad(format!("{n} Redlock nodes are too many; five are plenty, {MOST} the most")),
+            _ => Ok(Self { options, max_ttl, timeout }),
+        }
+    }
+}
+
+#[async_trait]
+impl Store for RedlockStore {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
+            runtime: Runtime::Tokio,
+            registers: false,
+            decisive: false,
+            // A few round trips on a network, so that a renewal comes in time.
+            ttl_floor: Duration::from_millis(200),
+            ttl_ceiling: self.max_ttl,
+            hand_over_slack: Duration::from_secs(1),
+            ..StoreInfo::new("redlock", Guarantee::Majority)
+        }
+    }
+
+    async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
+        self.acquire(claims, None).await
+    }
+
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        let command = |claim: &Claim, keys: &Keys| {
+            let holder = claim.holder.to_hex();
+            RENEW.call(&[&keys.lock, &tomb(&claim.name, &holder)], &[holder.as_bytes(), millis(claim.ttl).as_bytes()])
+        };
+        let answer = |outcome, hints: &[Value]| {
+            if outcome == Outcome::Yes {
+                return None;
+            }
+            let broken = hints.iter().any(|hint| matches!(hint, Value::BulkString(why) if why == b"b"));
+            Some(if broken { LossReason::Broken } else { LossReason::Gone })
+        };
+        let answers = self.tally(claims, &RENEW, true, command, Tally::kept, answer).await;
+        // A minority may still have it, and a lost claim is not released by anybody else.
+        let lost = claims.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Ok(Some(_))));
+        let lost: Vec<(&Claim, Keys)> = lost.filter_map(|(c, _)| Some((c, Keys::of(&c.name).ok()?))).collect();
+        self.undo(&lost.iter().map(|(claim, keys)| (*claim, keys)).collect::<Vec<_>>(), false);
+        let renewal = |(claim, answer): (&Claim, Result<Option<LossReason>>)| {
+            answer.map(|lost| lost.map_or(Renewal::Renewed(claim.ttl), Renewal::Lost))
+        };
+        claims.iter().zip(answers).map(renewal).collect()
+    }
+
+    async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
+        let command = |claim: &Claim, keys: &Keys| {
+            let life = if claim.unsettled { claim.ttl + TOMB_EXTRA } else { Duration::ZERO };
+            release_command(claim, keys, life, "")
+        };
+        let answer = |outcome, _: &[Value]| if outcome == Outcome::Yes { Release::Released } else { Release::NotHeld };
+        self.tally(claims, &RELEASE, false, command, Tally::ended, answer).await
+    }
+
+    async fn next_event(&self) -> Event {
+        std::future::pending().await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
+        Keys::of(name)?;
+        Ok(people::look(&self.nodes, std::slice::from_ref(name)).await?.pop())
+    }
+
+    async fn list(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
+        people::list(&self.nodes, prefix, cursor).await
+    }
+
+    /// Takes the lock over from the holder, like an acquisition that may displace it, and releases it.
+    async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
+        Keys::of(name)?;
+        let Some(holder) = people::holder(&self.nodes, name, token).await? else { return Ok(Break::NotHeld) };
+        self.last.fetch_max(token.get(), Ordering::Relaxed);
+        let ttl = Duration::from_secs(10).min(self.max_ttl);
+        let note = Arc::new(Note::new("", std::process::id(), "break"));
+        let claim = [Claim::new(name.clone(), HolderId::random()?, ttl, system_now(), note)];
+        match self.acquire(&claim, Some(holder)).await.pop() {
+            Some(Ok(Attempt::Granted(grant))) => {
+                // Too few answers: the short lease ends it.
+                let _ = self.release(&claim).await;
+                Ok(Break::Broken(grant.token))
+            }
+            Some(Ok(Attempt::Held(_) | Attempt::Cancelled)) => Ok(Break::NotHeld),
+            Some(Err(error)) => Err(error),
+            None => Err(odd("nothing")),
+        }
+    }
+}
+
+/// A register must keep its value and its fence for a day; nodes that may forget after `max_ttl` cannot.
+fn no_registers<T>() -> Result<T> {
+    Err(Error::unsupported(
+        "Redlock keeps no registers: a node that restarts empty forgets values for good, not only until leases are over",
+    )
+    .in_store("redlock"))
+}
+
+#[async_trait]
+impl Register for RedlockStore {
+    async fn enter(&self, _: &LockName, _: &Pass) -> Result<Entry> {
+        no_registers()
+    }
+
+    async fn write(&self, _: &LockName, _: &Pass, _: &[u8], _: Option<Duration>) -> Result<Written> {
+        no_registers()
+    }
+
+    async fn read(&self, _: &LockName) -> Result<Option<Vec<u8>>> {
+        no_registers()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<Settings> {
+        let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Settings::parse(place, &pairs)
+    }
+
+    #[test]
+    fn a_url_lists_the_nodes() {
+        let s = parse("//u:p@a,b:7001,[::1]:7002/2", &[("max_ttl", "5s"), ("timeout", "100ms")]).unwrap();
+        let places: Vec<_> = s.options.nodes.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        assert_eq!(places, ["a:6379", "b:7001", "::1:7002"]);
+        assert_eq!((s.max_ttl, s.timeout), (Duration::from_secs(5), Duration::from_millis(100)));
+    }
+
+    #[test]
+    fn lists_that_cannot_work_are_refused_with_the_reason() {
+        for (place, pairs, why) in [
+            ("a,b,c", &[][..], "looks like"),
+            ("//a", &[], "redis://"),
+            ("//a,b", &[], "three"),
+            ("//a,b,a", &[], "twice"),
+            ("//a,b,a:6379", &[], "twice"),
+            ("//a,,c", &[], "empty"),
+            ("//a,b,c:x", &[], "port"),
+            ("//a,b,c", &[("max_ttl", "10ms")], "at least 1s"),
+            ("//a,b,c", &[("max_ttl", "x")], ""),
+            ("//a,b,c", &[("quorum", "2")], "known are"),
+            ("//a,b,c", &[("tls", "maybe")], "tls"),
+            ("//1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", &[], "too many"),
+        ] {
+            let error = parse(place, pairs).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{place}");
+            assert!(error.to_string().contains(why), "{place}: {error}");
+        }
+        assert!(!format!("{:?}", parse("//u:geheim@a,b,c", &[]).unwrap()).contains("geheim"));
+    }
+
+    #[test]
+    fn modes_that_a_majority_cannot_do_say_why() {
+        let error = check_mode(Mode::Permit { limit: 2 }).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("majorit"), "{error}");
+        assert!(check_mode(Mode::Shared).is_err() && check_mode(Mode::Exclusive).is_ok());
+    }
+}
