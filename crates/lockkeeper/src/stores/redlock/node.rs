@@ -289,6 +289,15 @@ impl<T: Send + Unpin + 'static> Fan<T> {
         .await
     }
 
+    /// Sends what can be sent now, so that whatever this keeper asks next comes after it.
+    pub(super) async fn sent(&mut self) {
+        poll_fn(|cx| {
+            self.pending.retain_mut(|(_, asking)| asking.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
     /// Lets the rest be answered unheard: the requests are out, and a node's silence must be noticed.
     pub(super) fn go_on_alone(mut self) {
         if !self.pending.is_empty()

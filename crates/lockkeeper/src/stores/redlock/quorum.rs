@@ -128,10 +128,12 @@ impl Ballot {
         if failed > spare {
             return Verdict::Unavailable;
         }
-        if failed + self.count(|v| v == Vote::Held) > spare {
-            return Verdict::Refused;
+        let (held, granted) = (self.count(|v| v == Vote::Held), self.count(|v| v.number().is_some()));
+        if failed + held > spare {
+            // An outage is never called busy: a majority must have answered.
+            return if held + granted >= self.quorum { Verdict::Refused } else { Verdict::Open };
         }
-        if self.count(|v| v.number().is_some()) < self.quorum {
+        if granted < self.quorum {
             return Verdict::Open;
         }
         if self.target == 0
@@ -279,7 +281,9 @@ mod tests {
     fn failure_is_known_as_soon_as_success_is_impossible() {
         use Vote::*;
         assert_eq!(ballot(&[Held, Held, Open]).1, Verdict::Refused);
-        assert_eq!(ballot(&[Held, Failed, Open]).1, Verdict::Refused);
+        assert_eq!(ballot(&[Held, Failed, Open]).1, Verdict::Open, "perhaps an outage");
+        assert_eq!(ballot(&[Held, Failed, New(1)]).1, Verdict::Refused);
+        assert_eq!(ballot(&[Held, Failed, Failed]).1, Verdict::Unavailable);
         assert_eq!(ballot(&[Failed, Failed, Open]).1, Verdict::Unavailable);
         assert_eq!(ballot(&[New(1), Cancelled, Open]).1, Verdict::Cancelled);
         // Even numbers: two against two is a failure, not a wait for ever.

@@ -123,7 +123,7 @@ impl RedlockStore {
     }
 
     /// Takes what an attempt has got, or all that a claim has, back from every node; nobody waits for it.
-    fn undo(&self, claims: &[(&Claim, &Keys)], only_this_attempt: bool) {
+    async fn undo(&self, claims: &[(&Claim, &Keys)], only_this_attempt: bool) {
         if claims.is_empty() {
             return;
         }
@@ -132,7 +132,9 @@ impl RedlockStore {
             release_command(claim, keys, Duration::ZERO, &stamp)
         });
         let ask = self.question(commands.collect(), &RELEASE, self.timeout, false);
-        self.fan(&self.asked(self.timeout), &ask).go_on_alone();
+        let mut fan = self.fan(&self.asked(self.timeout), &ask);
+        fan.sent().await;
+        fan.go_on_alone();
     }
 
     /// One round for many claims; `displaced` is the holder that a break takes the lock from.
@@ -178,7 +180,7 @@ impl RedlockStore {
         let failed =
             races.iter().filter(|r| !matches!(r.answer, Some(Ok(Attempt::Granted(_))) | Some(Err(_))) || r.lost());
         let failed: Vec<(&Claim, &Keys)> = failed.filter_map(|r| Some((r.claim, r.keys.as_ref()?))).collect();
-        self.undo(&failed, true);
+        self.undo(&failed, true).await;
         let finish = |race: Race<'_>| match race.answer {
             Some(Ok(Attempt::Granted(grant))) => {
                 self.last.fetch_max(grant.token.get(), Ordering::Relaxed);
@@ -582,7 +584,7 @@ impl Store for RedlockStore {
         // A minority may still have it, and a lost claim is not released by anybody else.
         let lost = claims.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Ok(Some(_))));
         let lost: Vec<(&Claim, Keys)> = lost.filter_map(|(c, _)| Some((c, Keys::of(&c.name).ok()?))).collect();
-        self.undo(&lost.iter().map(|(claim, keys)| (*claim, keys)).collect::<Vec<_>>(), false);
+        self.undo(&lost.iter().map(|(claim, keys)| (*claim, keys)).collect::<Vec<_>>(), false).await;
         let renewal = |(claim, answer): (&Claim, Result<Option<LossReason>>)| {
             answer.map(|lost| lost.map_or(Renewal::Renewed(claim.ttl), Renewal::Lost))
         };
