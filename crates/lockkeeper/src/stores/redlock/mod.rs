@@ -27,7 +27,11 @@ mod people;
 #[doc(hidden)]
 pub mod quorum;
 #[cfg(feature = "redlock")]
+mod race;
+#[cfg(feature = "redlock")]
 mod scripts;
+#[cfg(feature = "redlock")]
+mod settings;
 #[cfg(feature = "redlock")]
 mod store;
 

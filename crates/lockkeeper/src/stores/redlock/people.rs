@@ -2,9 +2,9 @@
 
 use super::node::{Ask, Fan, Nodes, is_silence};
 use super::quorum::quorum;
+use super::race::{odd, too_few};
 use super::scripts::LOOK;
-use super::store::odd;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::name::LockName;
 use crate::store::{Cursor, Held, HolderRecord, Mode, Page, Record};
 use crate::stores::redis::keys::{exclusive, parse_holder};
@@ -141,13 +141,7 @@ async fn sights(nodes: &Arc<Nodes>, names: &[LockName]) -> Result<Vec<Vec<Sight>
             Err(error) => last = Some(error),
         }
     }
-    if answered >= quorum(nodes.list.len()) { Ok(seen) } else { Err(too_few(nodes, last)) }
-}
-
-fn too_few(nodes: &Nodes, last: Option<Error>) -> Error {
-    let count = nodes.list.len();
-    let detail = last.map(|e| format!("; {}", e.message())).unwrap_or_default();
-    Error::unavailable(format!("fewer than {} of {count} nodes answered{detail}", quorum(count))).in_store("redlock")
+    if answered >= quorum(nodes.list.len()) { Ok(seen) } else { Err(too_few(nodes.list.len(), last)) }
 }
 
 fn everywhere(nodes: &Arc<Nodes>, commands: &[Cmd], scripted: bool) -> Fan<usize> {
@@ -197,7 +191,7 @@ pub(super) async fn list(nodes: &Arc<Nodes>, prefix: &[u8], cursor: Option<&Curs
         }
     }
     if answered < quorum(nodes.list.len()) {
-        return Err(too_few(nodes, last));
+        return Err(too_few(nodes.list.len(), last));
     }
     let more = names.len() > PAGE;
     let names: Vec<LockName> = names.into_iter().take(PAGE).filter_map(|name| LockName::new(name).ok()).collect();

@@ -2,34 +2,25 @@
 
 use super::node::{Ask, Fan, Nodes, is_silence};
 use super::people;
-use super::quorum::{Ballot, Outcome, Tally, Verdict, Vote, propose, quorum};
+use super::quorum::{Outcome, Tally, Vote, propose, quorum};
+use super::race::{Race, TOMB_EXTRA, fields, millis, odd, release_command, tomb, too_few, worse};
 use super::scripts::{ACQUIRE, CONFIRM, RELEASE, RENEW, Script};
+use super::settings::Settings;
 use crate::clock::{system_now, wall_micros};
-use crate::duration;
-use crate::error::{Error, ErrorKind, Result};
-use crate::name::{LockName, escape};
+use crate::error::{Error, Result};
+use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written};
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, LossReason, Mode, Note, Page, Record, Release, Renewal,
-    Runtime, Store, StoreInfo,
+    Attempt, Break, Claim, Cursor, Event, Guarantee, LossReason, Note, Page, Record, Release, Renewal, Runtime, Store,
+    StoreInfo,
 };
-use crate::stores::redis::keys::{Keys, companion, note_text};
-use crate::stores::redis::options::Options;
+use crate::stores::redis::keys::Keys;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use redis::{Cmd, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
-
-/// How long a tombstone outlives the TTL of its claim.
-const TOMB_EXTRA: Duration = Duration::from_secs(60);
-
-/// The most nodes: more make every step slower and nothing safer.
-const MOST: usize = 15;
-
-/// The shortest `max_ttl`: below it, what a node's clock may be off by matters.
-const SHORTEST_MAX_TTL: Duration = Duration::from_secs(1);
 
 /// Locks on a majority of Redis or Valkey servers; see the [module](super).
 #[derive(Debug)]
@@ -139,7 +130,7 @@ impl RedlockStore {
 
     /// One round for many claims; `displaced` is the holder that a break takes the lock from.
     async fn acquire(&self, claims: &[Claim], displaced: Option<HolderId>) -> Vec<Result<Attempt>> {
-        let mut races: Vec<Race<'_>> = claims.iter().map(|claim| Race::new(claim, self)).collect();
+        let mut races: Vec<Race<'_>> = claims.iter().map(|claim| Race::new(claim, self.nodes.list.len())).collect();
         let running: Vec<usize> = (0..races.len()).filter(|i| races[*i].answer.is_none()).collect();
         let limit = self.limit(claims.iter().map(|claim| claim.ttl).min().unwrap_or_default());
         let proposal = self.proposal().to_string();
@@ -238,33 +229,10 @@ impl RedlockStore {
             let Some(((tally, hint), error)) = judged.next() else { return Err(odd("too little")) };
             match judge(tally) {
                 outcome @ (Outcome::Yes | Outcome::No) => Ok(answer(outcome, &hint)),
-                Outcome::Open | Outcome::Unknown => Err(self.too_few(error).for_lock(&claim.name)),
+                Outcome::Open | Outcome::Unknown => Err(too_few(self.nodes.list.len(), error).for_lock(&claim.name)),
             }
         };
         claims.iter().zip(keys).map(finish).collect()
-    }
-
-    /// The error of a majority that could not be had.
-    fn too_few(&self, last: Option<Error>) -> Error {
-        too_few(self.nodes.list.len(), last)
-    }
-}
-
-fn too_few(nodes: usize, last: Option<Error>) -> Error {
-    let text = format!("fewer than {} of {nodes} nodes answered", quorum(nodes));
-    match last {
-        // What somebody has to fix is said as it is; an outage is an outage.
-        Some(error) if !is_silence(&error) => error,
-        Some(error) => Error::unavailable(format!("{text}; {}", error.message())).in_store("redlock"),
-        None => Error::unavailable(text).in_store("redlock"),
-    }
-}
-
-/// Of two errors the one that somebody has to act on.
-fn worse(before: Option<Error>, now: Error) -> Option<Error> {
-    match before {
-        Some(before) if !is_silence(&before) || is_silence(&now) => Some(before),
-        _ => Some(now),
     }
 }
 
@@ -274,176 +242,6 @@ struct Tag {
     node: usize,
     claims: Vec<usize>,
     confirms: bool,
-}
-
-/// One claim on its way through a round.
-struct Race<'a> {
-    claim: &'a Claim,
-    keys: Option<Keys>,
-    ballot: Ballot,
-    /// The lease that each node which granted has promised.
-    leases: Vec<Duration>,
-    held: Vec<people::Sight>,
-    error: Option<Error>,
-    answer: Option<Result<Attempt>>,
-}
-
-impl<'a> Race<'a> {
-    fn new(claim: &'a Claim, store: &RedlockStore) -> Self {
-        let nodes = store.nodes.list.len();
-        let (keys, refusal) = match (Keys::of(&claim.name), check_mode(claim.mode)) {
-            (Ok(keys), Ok(())) => (Some(keys), None),
-            (Err(error), _) | (_, Err(error)) => (None, Some(Err(error.for_lock(&claim.name)))),
-        };
-        Self {
-            claim,
-            keys,
-            ballot: Ballot::new(nodes, quorum(nodes)),
-            leases: vec![claim.ttl; nodes],
-            held: vec![people::Sight::Unknown; nodes],
-            error: None,
-            answer: refusal,
-        }
-    }
-
-    fn acquire_command(&self, proposal: &str, displaced: Option<HolderId>) -> Cmd {
-        let Some(keys) = &self.keys else { return redis::cmd("PING") };
-        let (holder, displaced) = (self.claim.holder.to_hex(), displaced.map(HolderId::to_hex).unwrap_or_default());
-        let tombs = [tomb(&self.claim.name, &holder), tomb(&self.claim.name, &displaced)];
-        let (ttl, life) = (millis(self.claim.ttl), millis(self.claim.ttl + TOMB_EXTRA));
-        ACQUIRE.call(
-            &[&keys.lock, &keys.fence, &tombs[0], &tombs[1]],
-            &[
-                holder.as_bytes(),
-                proposal.as_bytes(),
-                ttl.as_bytes(),
-                self.claim.stamp.as_micros().to_string().as_bytes(),
-                note_text(&self.claim.note).as_bytes(),
-                displaced.as_bytes(),
-                life.as_bytes(),
-            ],
-        )
-    }
-
-    fn confirm_command(&self, token: u64) -> Cmd {
-        let Some(keys) = &self.keys else { return redis::cmd("PING") };
-        let holder = self.claim.holder.to_hex();
-        CONFIRM.call(&[&keys.lock, &keys.fence], &[holder.as_bytes(), token.to_string().as_bytes()])
-    }
-
-    /// Takes a node's answer; what is to be confirmed where.
-    fn heard(&mut self, node: usize, confirms: bool, answer: Result<Value>) -> Option<(u64, Vec<usize>)> {
-        let vote = match answer.and_then(fields).and_then(|(code, rest)| self.read(node, code, &rest, confirms)) {
-            Ok(vote) => vote,
-            Err(error) => {
-                self.error = worse(self.error.take(), error);
-                Vote::Failed
-            }
-        };
-        self.vote(node, vote)
-    }
-
-    fn read(&mut self, node: usize, code: i64, rest: &[Value], confirms: bool) -> Result<Vote> {
-        match code {
-            1 => Ok(Vote::New(number(rest.first())?)),
-            2 => {
-                let left = whole(rest.get(1))?;
-                self.leases[node] = u64::try_from(left).map_or(self.claim.ttl, Duration::from_millis);
-                Ok(Vote::Mine(number(rest.first())?))
-            }
-            0 => {
-                if !confirms {
-                    self.held[node] = people::Sight::read(rest.first(), rest.get(1));
-                }
-                Ok(Vote::Held)
-            }
-            3 => Ok(Vote::Cancelled),
-            _ => Err(Error::new(ErrorKind::Unexpected, "has no more tokens for this lock: its fence key was damaged")),
-        }
-    }
-
-    fn vote(&mut self, node: usize, vote: Vote) -> Option<(u64, Vec<usize>)> {
-        if self.answer.is_some() {
-            return None;
-        }
-        self.answer = Some(match self.ballot.vote(node, vote) {
-            Verdict::Open => return None,
-            Verdict::Confirm { token, nodes } => return Some((token, nodes)),
-            Verdict::Granted(token) => Token::new(token)
-                .map(|token| Attempt::Granted(Grant { token, stamp: self.claim.stamp, lease: self.lease(token) })),
-            Verdict::Cancelled => Ok(Attempt::Cancelled),
-            Verdict::Refused => Ok(Attempt::Held(people::held(&self.held))),
-            Verdict::Unavailable => Err(too_few(self.leases.len(), self.error.take()).for_lock(&self.claim.name)),
-        });
-        None
-    }
-
-    /// The shortest lease among the nodes that store the token.
-    fn lease(&self, token: Token) -> Duration {
-        let stores = |vote: &Vote| matches!(vote, Vote::New(n) | Vote::Mine(n) if *n == token.get());
-        let leases = self.ballot.votes().iter().zip(&self.leases).filter(|(vote, _)| stores(vote));
-        leases.map(|(_, lease)| *lease).min().unwrap_or_default()
-    }
-
-    /// Asked, and not granted for want of answers.
-    fn lost(&self) -> bool {
-        self.keys.is_some() && matches!(self.answer, Some(Err(_)))
-    }
-}
-
-fn check_mode(mode: Mode) -> Result<()> {
-    match mode {
-        Mode::Exclusive => Ok(()),
-        Mode::Shared => Err(Error::unsupported("Redlock has no shared locks; use redis:// or another store for them")),
-        Mode::Permit { .. } => Err(Error::unsupported(
-            "Redlock cannot count permits: two majorities share a node, but a third holder of two permits can be counted \
-             by another majority; use redis:// or another store for them",
-        )),
-    }
-}
-
-fn tomb(name: &LockName, holder: &str) -> Vec<u8> {
-    let mut key = companion(b'x', name.as_bytes());
-    key.push(b':');
-    key.extend_from_slice(holder.as_bytes());
-    key
-}
-
-fn release_command(claim: &Claim, keys: &Keys, life: Duration, stamp: &str) -> Cmd {
-    let holder = claim.holder.to_hex();
-    RELEASE.call(
-        &[&keys.lock, &tomb(&claim.name, &holder)],
-        &[holder.as_bytes(), millis(life).as_bytes(), stamp.as_bytes()],
-    )
-}
-
-fn millis(d: Duration) -> String {
-    d.as_millis().to_string()
-}
-
-/// A script's answer: its code, and the rest.
-fn fields(value: Value) -> Result<(i64, Vec<Value>)> {
-    let Value::Array(mut fields) = value else { return Err(odd("no list")) };
-    let Some(Value::Int(code)) = fields.first() else { return Err(odd("no code")) };
-    let code = *code;
-    fields.remove(0);
-    Ok((code, fields))
-}
-
-fn number(value: Option<&Value>) -> Result<u64> {
-    match value {
-        Some(Value::BulkString(text)) => std::str::from_utf8(text).ok().and_then(|t| t.parse().ok()),
-        _ => None,
-    }
-    .ok_or_else(|| odd("a token that is no number"))
-}
-
-fn whole(value: Option<&Value>) -> Result<i64> {
-    if let Some(Value::Int(number)) = value { Ok(*number) } else { Err(odd("a lease that is no number")) }
-}
-
-pub(super) fn odd(what: &str) -> Error {
-    Error::new(ErrorKind::Unexpected, format!("answered {what}")).in_store("redlock")
 }
 
 /// Looks at every node once: one that cannot be a node is refused now, an outage only when it leaves no majority.
@@ -480,73 +278,6 @@ async fn check_elsewhere(nodes: Arc<Nodes>, limit: Duration) -> Result<()> {
     });
     spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;
     receiver.await.map_err(|e| Error::unavailable("connecting was interrupted").with_source(e))?
-}
-
-/// What a URL says.
-#[derive(Debug)]
-struct Settings {
-    options: Options,
-    max_ttl: Duration,
-    timeout: Duration,
-}
-
-impl Settings {
-    fn parse(place: &str, pairs: &[(String, String)]) -> Result<Self> {
-        let bad = |text: String| Err(Error::invalid_config(text));
-        let Some(rest) = place.strip_prefix("//") else {
-            return bad("a Redlock URL looks like redlock://[USER:PASSWORD@]HOST:PORT,HOST:PORT,HOST:PORT".into());
-        };
-        let (mut max_ttl, mut timeout, mut scheme) = (Duration::from_secs(60), Duration::from_secs(1), "redis");
-        let mut others = Vec::new();
-        for (key, value) in pairs {
-            match (key.as_str(), value.as_str()) {
-                ("max_ttl", text) => max_ttl = duration::parse(text)?,
-                ("timeout", text) => timeout = duration::parse(text)?,
-                ("tls", "on") => scheme = "rediss",
-                ("tls", _) => return bad("tls is on, or left out".into()),
-                ("ca_file" | "cert_file" | "key_file" | "password_file", _) => {
-                    others.push((key.clone(), value.clone()));
-                }
-                _ => {
-                    let key = escape(key.as_bytes());
-                    return bad(format!(
-                        "option '{key}' is unknown; known are ca_file, cert_file, key_file, max_ttl, password_file, \
-                         timeout, tls"
-                    ));
-                }
-            }
-        }
-        if max_ttl < SHORTEST_MAX_TTL {
-            return bad("max_ttl is at least 1s".into());
-        }
-        if timeout.is_zero() {
-            return bad("timeout cannot be 0".into());
-        }
-        let (authority, path) = rest.split_once('/').map_or((rest, ""), |(a, p)| (a, p));
-        let (login, hosts) = authority.rsplit_once('@').map_or(("", authority), |(login, hosts)| (login, hosts));
-        let at = if login.is_empty() { "" } else { "@" };
-        let mut options: Option<Options> = None;
-        for host in hosts.split(',') {
-            if host.is_empty() {
-                return bad("the list of Redlock nodes has an empty entry".into());
-            }
-            let one = Options::parse(scheme, &format!("//{login}{at}{host}/{path}"), &others)?;
-            match &mut options {
-                None => options = Some(one),
-                Some(all) if all.nodes.contains(&one.nodes[0]) => {
-                    return bad(format!("the Redlock node {} is listed twice", escape(host.as_bytes())));
-                }
-                Some(all) => all.nodes.extend(one.nodes),
-            }
-        }
-        let Some(options) = options else { return bad("a Redlock URL needs nodes".into()) };
-        match options.nodes.len() {
-            1 => bad("one node is no majority of anything: write redis:// for a single server, or list three".into()),
-            2 => bad("of two nodes both are needed, so any failure stops it: list three, or write redis://".into()),
-            n if n > MOST => bad(format!("{n} Redlock nodes are too many; five are plenty, {MOST} the most")),
-            _ => Ok(Self { options, max_ttl, timeout }),
-        }
-    }
 }
 
 #[async_trait]
@@ -654,54 +385,5 @@ impl Register for RedlockStore {
 
     async fn read(&self, _: &LockName) -> Result<Option<Vec<u8>>> {
         no_registers()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<Settings> {
-        let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        Settings::parse(place, &pairs)
-    }
-
-    #[test]
-    fn a_url_lists_the_nodes() {
-        let s = parse("//u:p@a,b:7001,[::1]:7002/2", &[("max_ttl", "5s"), ("timeout", "100ms")]).unwrap();
-        let places: Vec<_> = s.options.nodes.iter().map(|(host, port)| format!("{host}:{port}")).collect();
-        assert_eq!(places, ["a:6379", "b:7001", "::1:7002"]);
-        assert_eq!((s.max_ttl, s.timeout), (Duration::from_secs(5), Duration::from_millis(100)));
-    }
-
-    #[test]
-    fn lists_that_cannot_work_are_refused_with_the_reason() {
-        for (place, pairs, why) in [
-            ("a,b,c", &[][..], "looks like"),
-            ("//a", &[], "redis://"),
-            ("//a,b", &[], "three"),
-            ("//a,b,a", &[], "twice"),
-            ("//a,b,a:6379", &[], "twice"),
-            ("//a,,c", &[], "empty"),
-            ("//a,b,c:x", &[], "port"),
-            ("//a,b,c", &[("max_ttl", "10ms")], "at least 1s"),
-            ("//a,b,c", &[("max_ttl", "x")], ""),
-            ("//a,b,c", &[("quorum", "2")], "known are"),
-            ("//a,b,c", &[("tls", "maybe")], "tls"),
-            ("//1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", &[], "too many"),
-        ] {
-            let error = parse(place, pairs).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{place}");
-            assert!(error.to_string().contains(why), "{place}: {error}");
-        }
-        assert!(!format!("{:?}", parse("//u:geheim@a,b,c", &[]).unwrap()).contains("geheim"));
-    }
-
-    #[test]
-    fn modes_that_a_majority_cannot_do_say_why() {
-        let error = check_mode(Mode::Permit { limit: 2 }).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("majorit"), "{error}");
-        assert!(check_mode(Mode::Shared).is_err() && check_mode(Mode::Exclusive).is_ok());
     }
 }
