@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Every scheme of this version.
 const SCHEMES: &str = "memory:[NAME], sqlite:PATH, redis://HOST, rediss://HOST, \
-                       redlock://HOST,HOST,HOST";
+    redis+sentinel://HOSTS/NAME, redis+cluster://HOSTS, redlock://HOSTS";
 
 /// A URL taken apart; decoded.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,7 +40,9 @@ pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Store>> {
             Ok(Arc::new(store))
         }
         "sqlite" => open_sqlite(parts).await,
-        "redis" | "rediss" => open_redis(parts).await,
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
+            open_redis(parts).await
+        }
         "redlock" => open_redlock(parts).await,
         other => Err(Error::invalid_config(format!(
             "'{}' is not a store this version knows; known are {SCHEMES}",

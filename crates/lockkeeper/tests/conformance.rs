@@ -19,6 +19,12 @@ conformance_suite!(sqlite, sqlite_file::File::new());
 
 #[cfg(feature = "redis")]
 conformance_suite!(redis, redis_servers::Single::new());
+#[cfg(feature = "redis")]
+conformance_suite!(redis_replicated, redis_servers::open(&redis_servers::REPLICATED));
+#[cfg(feature = "redis")]
+conformance_suite!(redis_sentinel, redis_servers::open(&redis_servers::SENTINEL));
+#[cfg(feature = "redis")]
+conformance_suite!(redis_cluster, redis_servers::open(&redis_servers::CLUSTER));
 
 #[cfg(feature = "redlock")]
 conformance_suite!(redlock, redlock_servers::Majority::of(3));
@@ -83,8 +89,28 @@ mod redis_servers {
     use lockkeeper::Store;
     use lockkeeper::conformance::{Hook, Subject};
     use lockkeeper::stores::redis::RedisStore;
-    use std::sync::{Arc, Mutex};
-    use testkit::RedisServer;
+    use std::sync::{Arc, LazyLock, Mutex};
+    use testkit::{RedisCluster, RedisReplicas, RedisSentinel, RedisServer};
+
+    /// Servers that all cases of one suite share.
+    pub(crate) static REPLICATED: LazyLock<String> =
+        LazyLock::new(|| format!("{}?wait_replicas=1", RedisReplicas::new(1).share().primary.url()));
+    pub(crate) static SENTINEL: LazyLock<String> = LazyLock::new(|| RedisSentinel::new().share().url());
+    pub(crate) static CLUSTER: LazyLock<String> = LazyLock::new(|| RedisCluster::new(0).share().url());
+
+    /// The store at a URL.
+    pub(crate) struct At(&'static str);
+
+    pub(crate) fn open(url: &'static LazyLock<String>) -> At {
+        At(url)
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for At {
+        async fn open(&self) -> Arc<dyn Store> {
+            Arc::new(RedisStore::connect(self.0).await.expect("connected"))
+        }
+    }
 
     /// A server that writes everything to its log, and so survives being killed.
     pub(crate) struct Single(Mutex<RedisServer>);

@@ -181,9 +181,10 @@ async fn an_acl_that_allows_what_the_page_says_is_enough() {
 async fn refusals_of_the_server_are_told_apart_and_lose_nothing() {
     let server = RedisServer::new();
     let keeper = keeper(&server.url()).await;
-    let guard = taken(&keeper, "held").await;
+    let (guard, other) = (taken(&keeper, "held").await, taken(&keeper, "other").await);
 
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    other.release().await.expect("a release needs no memory");
     let error = refusal(&keeper, "x").await;
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("memory"), "{error}");
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);

@@ -4,11 +4,13 @@
 mod process;
 mod pty;
 mod redis;
+mod redis_groups;
 mod temp;
 
 pub use process::{Ended, Proc};
 pub use pty::Pty;
 pub use redis::{RedisServer, free_port, listens, shared};
+pub use redis_groups::{RedisCluster, RedisReplicas, RedisSentinel};
 pub use rustix::process::Signal;
 pub use temp::TempDir;
 

@@ -1,7 +1,8 @@
 //! Real Redis servers on free loopback ports.
 
-use crate::{Ended, Proc, SOON, Signal, TempDir, eventually};
+use crate::{Proc, SOON, Signal, TempDir, eventually};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,10 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("loopback has free ports").port()
 }
 
-fn program(name: &str) -> Command {
+/// The program of that name, or the one that an environment variable such as `REDIS_SERVER` names.
+pub(crate) fn program(name: &str) -> Command {
+    let chosen = std::env::var(name.replace('-', "_").to_uppercase());
+    let name = chosen.as_deref().unwrap_or(name);
     let found = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     assert!(found.is_ok(), "{name} is not installed: apt-get install redis-server");
     Command::new(name)
@@ -155,12 +159,12 @@ impl RedisServer {
     }
 }
 
-fn cli(port: u16, login: &[String], args: &[&str]) -> String {
+pub(crate) fn cli(port: u16, login: &[String], args: &[&str]) -> String {
     let mut command = program("redis-cli");
-    let ended: Ended =
-        Proc::start(command.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(login).args(args)).wait();
-    assert_eq!(ended.code, Some(0), "redis-cli {args:?}: {}", ended.stderr);
-    ended.stdout.trim_end().to_owned()
+    command.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(login).args(args);
+    let output = command.stdin(Stdio::null()).output().expect("redis-cli runs");
+    assert!(output.status.success(), "redis-cli {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
 /// An authority, a server and a client under it, and another authority.
@@ -184,11 +188,17 @@ pub fn listens(port: u16) {
 /// Keeps a server for the rest of this process, for tests that share one; it ends when the process does, however that
 /// happens.
 pub fn shared(server: RedisServer) -> &'static RedisServer {
-    let script = "trap '' INT TERM HUP; cat >/dev/null; kill -9 \"$1\"; rm -rf \"$2\"";
+    end_with_us(&[server.pid()], &[server.dir.path()]);
+    Box::leak(Box::new(server))
+}
+
+/// Kills processes and removes directories when this process ends.
+pub(crate) fn end_with_us(pids: &[i32], dirs: &[&Path]) {
+    let script = "trap '' INT TERM HUP; cat >/dev/null; kill -9 $1; shift; rm -rf \"$@\"";
+    let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
     let mut command = Command::new("sh");
-    command.args(["-c", script, "sh", &server.pid().to_string()]).arg(server.dir.path());
+    command.args(["-c", script, "sh", &pids.join(" ")]).args(dirs);
     let watchdog = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     // Its input stays open as long as this process lives.
     std::mem::forget(watchdog.expect("a shell"));
-    Box::leak(Box::new(server))
 }

@@ -3,10 +3,11 @@
 
 use super::error::map_err;
 use super::options::{Node, Options};
+use super::routes::Routes;
 use crate::error::{Error, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -19,6 +20,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// The longest pause before a server that could not be reached is tried again.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
+/// Which runtime, which server, which of its connections: 0 is shared, others belong to one call at a time.
+type Key = (Id, Node, u32);
+
 /// The connections of one store.
 #[derive(Debug)]
 pub(in crate::stores) struct Links(Arc<Shared>);
@@ -26,8 +30,11 @@ pub(in crate::stores) struct Links(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     options: Options,
-    links: Mutex<HashMap<(Id, Node), Link>>,
+    links: Mutex<HashMap<Key, Link>>,
+    /// Connections in the hands of one call.
+    taken: Mutex<HashSet<Key>>,
     next: AtomicU64,
+    routes: Routes,
 }
 
 enum Link {
@@ -59,14 +66,20 @@ impl std::fmt::Debug for Link {
 #[derive(Clone)]
 pub(in crate::stores) struct Line {
     pub(in crate::stores) connection: MultiplexedConnection,
-    key: (Id, Node),
+    key: Key,
     /// Different for every connection of a store.
     pub(in crate::stores) serial: u64,
 }
 
 impl Links {
     pub(in crate::stores) fn new(options: Options) -> Self {
-        Self(Arc::new(Shared { options, links: Mutex::default(), next: AtomicU64::new(1) }))
+        Self(Arc::new(Shared {
+            options,
+            links: Mutex::default(),
+            taken: Mutex::default(),
+            next: AtomicU64::new(1),
+            routes: Routes::default(),
+        }))
     }
 
     pub(super) fn options(&self) -> &Options {
@@ -76,8 +89,25 @@ impl Links {
     /// This runtime's connection to `node`. Opening it goes on when the caller gives up, so that a call with a short
     /// limit does not start over each time.
     pub(in crate::stores) async fn line(&self, node: &Node) -> Result<Line> {
-        let runtime = Handle::try_current().map_err(|_| Error::unavailable("a Tokio runtime is needed here"))?;
-        let key = (runtime.id(), node.clone());
+        self.lane(node, 0).await
+    }
+
+    /// A connection that nobody else uses until the answer is dropped.
+    pub(super) async fn private(&self, node: &Node) -> Result<(Line, Taken)> {
+        let runtime = current()?.id();
+        let taken = {
+            let mut all = self.0.taken.lock().unwrap_or_else(PoisonError::into_inner);
+            let free = (1..).find(|lane| !all.contains(&(runtime, node.clone(), *lane)));
+            let key = (runtime, node.clone(), free.unwrap_or(u32::MAX));
+            all.insert(key.clone());
+            Taken { shared: self.0.clone(), key }
+        };
+        Ok((self.lane(node, taken.key.2).await?, taken))
+    }
+
+    async fn lane(&self, node: &Node, lane: u32) -> Result<Line> {
+        let runtime = current()?;
+        let key = (runtime.id(), node.clone(), lane);
         let opened = {
             let mut links = self.0.lock();
             let failures = match links.get_mut(&key) {
@@ -109,15 +139,36 @@ impl Links {
     /// The connection is broken: the next call opens another.
     pub(in crate::stores) fn broken(&self, line: &Line) {
         self.0.forget(&line.key, line.serial);
+        self.0.routes.doubt();
+    }
+
+    pub(super) fn routes(&self) -> &Routes {
+        &self.0.routes
+    }
+}
+
+fn current() -> Result<Handle> {
+    Handle::try_current().map_err(|_| Error::unavailable("a Tokio runtime is needed here"))
+}
+
+/// A connection in the hands of one call.
+pub(super) struct Taken {
+    shared: Arc<Shared>,
+    key: Key,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.shared.taken.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Id, Node), Link>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Link>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn forget(&self, key: &(Id, Node), broken: u64) {
+    fn forget(&self, key: &Key, broken: u64) {
         let mut links = self.lock();
         if matches!(links.get(key), Some(Link::Up { serial, .. }) if *serial == broken) {
             links.remove(key);
@@ -126,7 +177,7 @@ impl Shared {
 }
 
 /// Opens a connection, then stays until it is replaced or its runtime ends, and forgets it then.
-async fn keep(shared: Weak<Shared>, key: (Id, Node), failures: u32) {
+async fn keep(shared: Weak<Shared>, key: Key, failures: u32) {
     let mut gone = Gone { shared: shared.clone(), key: key.clone(), finished: false };
     let Some(strong) = shared.upgrade() else { return };
     let serial = strong.next.fetch_add(1, Ordering::Relaxed);
@@ -147,6 +198,7 @@ async fn keep(shared: Weak<Shared>, key: (Id, Node), failures: u32) {
             (Link::Up { connection, serial, _watch: sender }, Ok(line))
         }
         Err(error) => {
+            strong.routes.doubt();
             let pause = Duration::from_millis(10).saturating_mul(1 << failures.min(8)).min(MAX_PAUSE);
             let until = Instant::now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0);
             (Link::Down { until, error: error.clone(), failures: failures + 1 }, Err(error))
@@ -170,7 +222,7 @@ async fn keep(shared: Weak<Shared>, key: (Id, Node), failures: u32) {
 /// Dropped with its task; a task that did not finish was dropped with its runtime, and so was the connection.
 struct Gone {
     shared: Weak<Shared>,
-    key: (Id, Node),
+    key: Key,
     finished: bool,
 }
 

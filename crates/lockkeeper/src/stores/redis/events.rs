@@ -1,8 +1,8 @@
 //! The push connection of a keeper: grants handed over to its waiters, and changes of keys it waits for.
 
-use super::connect;
+use super::connect::{self, Links};
 use super::error::map_err;
-use super::options::{Node, Options};
+use super::options::{Kind, Node};
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
 use crate::name::LockName;
@@ -37,6 +37,7 @@ pub(super) struct Events {
 struct Push {
     connection: MultiplexedConnection,
     messages: mpsc::UnboundedReceiver<PushInfo>,
+    node: Node,
 }
 
 impl std::fmt::Debug for Push {
@@ -50,11 +51,11 @@ impl Events {
         Self { keeper, link: None, failures: 0, watches, was_up: false }
     }
 
-    /// The next event; `node` is where to listen, `queued` whether a claim of this keeper may be in line already.
-    pub(super) async fn next(&mut self, options: &Options, node: &Node, queued: &AtomicBool) -> Event {
+    /// The next event; `queued` says whether a claim of this keeper may be in line already.
+    pub(super) async fn next(&mut self, links: &Links, queued: &AtomicBool) -> Event {
         loop {
             let Some(push) = &mut self.link else {
-                if self.connect(options, node).await && (self.was_up || queued.load(Ordering::Relaxed)) {
+                if self.connect(links).await && (self.was_up || queued.load(Ordering::Relaxed)) {
                     self.was_up = true;
                     return Event::Reconnected;
                 }
@@ -64,11 +65,11 @@ impl Events {
             let happened = tokio::select! {
                 biased;
                 message = push.messages.recv() => match message {
-                    Some(message) if message.kind != PushKind::Disconnection => Ok(event(&message)),
+                    Some(message) if message.kind != PushKind::Disconnection => Ok(event(&message, links)),
                     _ => Err(Error::unavailable("the push connection ended")),
                 },
-                Some(name) = self.watches.recv() => push.watch(name).await,
-                () = tokio::time::sleep(PING_EVERY) => push.ask(redis::cmd("PING")).await.map(|_| None),
+                Some(name) = self.watches.recv() => push.watch(name, links).await,
+                () = tokio::time::sleep(PING_EVERY) => push.check(links).await,
             };
             match happened {
                 Ok(Some(event)) => return event,
@@ -82,12 +83,12 @@ impl Events {
     }
 
     /// Connects and subscribes, after a pause if the last try failed.
-    async fn connect(&mut self, options: &Options, node: &Node) -> bool {
+    async fn connect(&mut self, links: &Links) -> bool {
         if self.failures > 0 {
             let pause = Duration::from_millis(20).saturating_mul(1 << self.failures.min(8)).min(MAX_PAUSE);
             tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
         }
-        match Push::open(options, node, &self.keeper).await {
+        match Push::open(links, &self.keeper).await {
             Ok(push) => {
                 self.link = Some(push);
                 self.failures = 0;
@@ -105,10 +106,13 @@ impl Events {
 }
 
 impl Push {
-    async fn open(options: &Options, node: &Node, keeper: &str) -> Result<Self> {
+    async fn open(links: &Links, keeper: &str) -> Result<Self> {
+        // Every server of a Cluster passes on what is published at any of them.
+        let node = links.node_of(keeper.as_bytes()).await?;
         let (sender, messages) = mpsc::unbounded_channel();
-        let connection = connect::open(options, node, move |push| sender.send(push).map_err(|_| ())).await?;
-        let mut push = Self { connection, messages };
+        let opened = connect::open(links.options(), &node, move |push| sender.send(push).map_err(|_| ())).await;
+        let connection = opened.inspect_err(|_| links.routes().doubt())?;
+        let mut push = Self { connection, messages, node };
         let subscribing = push.connection.subscribe(format!("lk:k:{keeper}"));
         let subscribed = tokio::time::timeout(ANSWER_LIMIT, subscribing).await;
         subscribed.map_err(|_| Error::unavailable("the push connection does not answer"))?.map_err(map_err)?;
@@ -126,8 +130,23 @@ impl Push {
         asked.map_err(|_| Error::unavailable("the push connection does not answer"))?.map_err(map_err)
     }
 
+    /// Whether the server still answers, and is still the one to listen to.
+    async fn check(&mut self, links: &Links) -> Result<Option<Event>> {
+        self.ask(redis::cmd("PING")).await?;
+        match links.options().kind {
+            Kind::Sentinel(_) if links.node_of(b"").await? != self.node => {
+                Err(Error::unavailable("the primary has changed"))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Asks to be told when the key changes; if it is free by now, says so.
-    async fn watch(&mut self, name: LockName) -> Result<Option<Event>> {
+    async fn watch(&mut self, name: LockName, links: &Links) -> Result<Option<Event>> {
+        if links.options().kind == Kind::Cluster && links.node_of(name.as_bytes()).await? != self.node {
+            // Only the owner of a key tells of it; elsewhere the waiter looks by itself.
+            return Ok(None);
+        }
         let mut pipeline = redis::pipe();
         pipeline.cmd("CLIENT").arg("CACHING").arg("YES").cmd("EXISTS").arg(name.as_bytes());
         let asked = tokio::time::timeout(ANSWER_LIMIT, self.connection.send_packed_commands(&pipeline, 0, 2)).await;
@@ -137,10 +156,14 @@ impl Push {
 }
 
 /// What a push message means to the engine, if anything.
-fn event(push: &PushInfo) -> Option<Event> {
+fn event(push: &PushInfo, links: &Links) -> Option<Event> {
     match push.kind {
         PushKind::Message => match push.data.get(1)? {
-            Value::BulkString(text) => granted(std::str::from_utf8(text).ok()?),
+            Value::BulkString(text) => {
+                let (event, name) = granted(text)?;
+                // Replicas have not confirmed it yet: the waiter asks, and waits for them there.
+                if links.options().wait.is_some() { LockName::new(name).ok().map(Event::Wake) } else { Some(event) }
+            }
             _ => None,
         },
         // One key at a time, since every watched key changes by itself.
@@ -156,15 +179,16 @@ fn event(push: &PushInfo) -> Option<Event> {
     }
 }
 
-/// `holder:token:stamp:lease ms`, as the scripts publish it.
-fn granted(text: &str) -> Option<Event> {
-    let mut fields = text.split(':');
-    let holder = HolderId::from_hex(fields.next()?)?;
-    let mut number = || fields.next()?.parse::<u64>().ok();
+/// `holder:token:stamp:lease ms:name`, as the scripts publish it.
+fn granted(message: &[u8]) -> Option<(Event, &[u8])> {
+    let mut fields = message.splitn(5, |byte| *byte == b':');
+    let mut text = || std::str::from_utf8(fields.next()?).ok();
+    let holder = HolderId::from_hex(text()?)?;
+    let mut number = || text()?.parse::<u64>().ok();
     let token = Token::new(number()?).ok()?;
     let stamp = Stamp::from_micros(number()?);
     let lease = Duration::from_millis(number()?);
-    Some(Event::Granted(holder, Grant { token, stamp, lease }))
+    Some((Event::Granted(holder, Grant { token, stamp, lease }), fields.next()?))
 }
 
 #[cfg(test)]
@@ -174,15 +198,15 @@ mod tests {
     #[test]
     fn a_published_grant_is_read_and_anything_else_ignored() {
         let holder = HolderId::from_u128(7);
-        let text = format!("{}:17:123456:300", holder.to_hex());
+        let text = format!("{}:17:123456:300:a:b", holder.to_hex());
         let grant = Grant {
             token: Token::new(17).unwrap(),
             stamp: Stamp::from_micros(123_456),
             lease: Duration::from_millis(300),
         };
-        assert_eq!(granted(&text), Some(Event::Granted(holder, grant)));
-        for bad in ["", "x:1:2:3", "::::", &text[..40]] {
-            assert_eq!(granted(bad), None, "{bad}");
+        assert_eq!(granted(text.as_bytes()), Some((Event::Granted(holder, grant), &b"a:b"[..])));
+        for bad in ["", "x:1:2:3:4", "::::", &text[..40]] {
+            assert_eq!(granted(bad.as_bytes()), None, "{bad}");
         }
     }
 }

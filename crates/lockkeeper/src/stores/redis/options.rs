@@ -7,13 +7,25 @@ use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
 };
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A server's address.
-pub(in crate::stores) type Node = (String, u16);
+pub(in crate::stores) type Node = (Arc<str>, u16);
 
 /// Every option, for the error that lists them.
-const KNOWN: &str = "ca_file, cert_file, key_file, password_file, wait_replicas, wait_timeout";
+const KNOWN: &str = "ca_file, cert_file, key_file, password_file, sentinel_password_file, wait_replicas, wait_timeout";
+
+/// How the servers of a URL belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One primary.
+    Single,
+    /// Sentinels that know where the primary of this name is.
+    Sentinel(String),
+    /// Some nodes of a Cluster.
+    Cluster,
+}
 
 /// How a certificate begins in a PEM file.
 const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
@@ -21,9 +33,11 @@ const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
 /// How a Redis store is reached. `Debug` shows no secret.
 #[derive(Clone)]
 pub(in crate::stores) struct Options {
+    pub(super) kind: Kind,
     pub(in crate::stores) nodes: Vec<Node>,
     user: Option<String>,
     password: Option<String>,
+    sentinel_password: Option<String>,
     pub(super) database: i64,
     tls: Option<TlsCertificates>,
     /// How many replicas must confirm a grant, and within what time.
@@ -36,6 +50,9 @@ impl fmt::Debug for Options {
     }
 }
 
+const SHAPE: &str = "a Redis URL looks like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], with rediss:// for TLS, or \
+    redis+sentinel://HOST[,HOST…]/NAME[/DATABASE], or redis+cluster://HOST[,HOST…]";
+
 fn bad(text: impl Into<String>) -> Error {
     Error::invalid_config(text).in_store("redis")
 }
@@ -43,20 +60,31 @@ fn bad(text: impl Into<String>) -> Error {
 impl Options {
     /// Reads what follows the scheme, not yet decoded, and the query's pairs.
     pub(in crate::stores) fn parse(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
-        let rest = place.strip_prefix("//").ok_or_else(|| {
-            bad("a Redis URL looks like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], with rediss:// for TLS")
-        })?;
+        let rest = place.strip_prefix("//").ok_or_else(|| bad(SHAPE))?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) =
             authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
-        let mut options = Self {
-            nodes: vec![parse_node(hosts)?],
-            user: None,
-            password: None,
-            database: parse_database(path)?,
-            tls: None,
-            wait: None,
+        let (kind, port, path) = match scheme.split_once('+').map(|(_, kind)| kind) {
+            Some("sentinel") => {
+                let (master, path) = path.split_once('/').unwrap_or((path, ""));
+                if master.is_empty() {
+                    return Err(bad("a Sentinel URL names the primary: redis+sentinel://HOST[,HOST…]/NAME[/DATABASE]"));
+                }
+                (Kind::Sentinel(crate::url::decode(master)?), 26379, path)
+            }
+            Some(_) => (Kind::Cluster, 6379, path),
+            None => (Kind::Single, 6379, path),
         };
+        let nodes: Vec<Node> = hosts.split(',').map(|host| parse_node(host, port)).collect::<Result<_>>()?;
+        if kind == Kind::Single && nodes.len() > 1 {
+            return Err(bad("several servers are redis+sentinel:// or redis+cluster://"));
+        }
+        let database = parse_database(path)?;
+        if kind == Kind::Cluster && database != 0 {
+            return Err(bad("a Cluster has only database 0"));
+        }
+        let mut options =
+            Self { kind, nodes, user: None, password: None, sentinel_password: None, database, tls: None, wait: None };
         if let Some(login) = login {
             let (user, password) = login.split_once(':').unwrap_or((login, ""));
             options.user = Some(crate::url::decode(user)?).filter(|user| !user.is_empty());
@@ -69,11 +97,11 @@ impl Options {
                 "password_file" if options.password.is_some() => {
                     return Err(bad("the password is given twice: in the URL and as password_file"));
                 }
-                "password_file" => {
-                    let text = String::from_utf8(read(key, value)?);
-                    let text = text.map_err(|_| bad("the password file is not UTF-8"))?;
-                    options.password = Some(text.trim_end_matches(['\n', '\r']).to_owned());
+                "password_file" => options.password = Some(secret(key, value)?),
+                "sentinel_password_file" if matches!(options.kind, Kind::Sentinel(_)) => {
+                    options.sentinel_password = Some(secret(key, value)?);
                 }
+                "sentinel_password_file" => return Err(bad("sentinel_password_file belongs to redis+sentinel://")),
                 "ca_file" => tls.ca = Some(read(key, value)?),
                 "cert_file" => tls.cert = Some(read(key, value)?),
                 "key_file" => tls.key = Some(read(key, value)?),
@@ -95,8 +123,14 @@ impl Options {
         Ok(options)
     }
 
+    /// The same for the Sentinels themselves, which have a login of their own and no databases.
+    pub(super) fn for_sentinels(&self) -> Self {
+        let password = self.sentinel_password.clone();
+        Self { kind: Kind::Single, user: None, password, database: 0, wait: None, ..self.clone() }
+    }
+
     /// How to connect to `node`. Push messages need RESP3.
-    pub(super) fn info(&self, node: &Node) -> Result<ConnectionInfo> {
+    fn info(&self, node: &Node) -> Result<ConnectionInfo> {
         let mut redis = RedisConnectionInfo::default()
             .set_db(self.database)
             .set_protocol(ProtocolVersion::RESP3)
@@ -107,7 +141,7 @@ impl Options {
         if let Some(password) = &self.password {
             redis = redis.set_password(password);
         }
-        let (host, port) = node.clone();
+        let (host, port) = (node.0.to_string(), node.1);
         let addr = match self.tls {
             None => ConnectionAddr::Tcp(host, port),
             Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
@@ -160,6 +194,11 @@ impl TlsFiles {
     }
 }
 
+fn secret(key: &str, path: &str) -> Result<String> {
+    let text = String::from_utf8(read(key, path)?).map_err(|_| bad(format!("{key} is not UTF-8")))?;
+    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+}
+
 fn read(key: &str, path: &str) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|e| {
         let kind = match e.kind() {
@@ -171,26 +210,26 @@ fn read(key: &str, path: &str) -> Result<Vec<u8>> {
 }
 
 /// `host`, `host:port` or `[::1]:port`.
-fn parse_node(text: &str) -> Result<Node> {
+fn parse_node(text: &str, usual: u16) -> Result<Node> {
     let port_of = |text: &str| text.parse().map_err(|_| bad("a port of a Redis URL is not a number up to 65535"));
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or_else(|| bad("a '[' in a Redis URL is never closed"))?;
         match rest.strip_prefix(':') {
             Some(port) => (host, port_of(port)?),
-            None if rest.is_empty() => (host, 6379),
+            None if rest.is_empty() => (host, usual),
             None => return Err(bad("after the ']' of a Redis URL comes a port or nothing")),
         }
     } else {
         match text.rsplit_once(':') {
             Some((host, port)) => (host, port_of(port)?),
-            None => (text, 6379),
+            None => (text, usual),
         }
     };
     let host = crate::url::decode(host)?;
     if host.is_empty() {
         return Err(bad("a Redis URL needs a host, such as redis://localhost"));
     }
-    Ok((host, port))
+    Ok((host.into(), port))
 }
 
 fn parse_database(path: &str) -> Result<i64> {
@@ -208,17 +247,33 @@ mod tests {
     use super::*;
 
     fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<Options> {
+        parse_as("redis", place, pairs)
+    }
+
+    fn parse_as(scheme: &str, place: &str, pairs: &[(&str, &str)]) -> Result<Options> {
         let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        Options::parse("redis", place, &pairs)
+        Options::parse(scheme, place, &pairs)
     }
 
     #[test]
     fn a_url_names_the_server_the_login_and_the_database() {
         let options = parse("//ann:p%40s%3as@h:7000/3", &[]).unwrap();
-        assert_eq!((options.nodes, options.database), (vec![("h".to_owned(), 7000)], 3));
+        assert_eq!((options.nodes, options.database), (vec![("h".into(), 7000)], 3));
         assert_eq!((options.user.as_deref(), options.password.as_deref()), (Some("ann"), Some("p@s:s")));
-        assert_eq!(parse("//:pw@[::1]", &[]).unwrap().nodes, [("::1".to_owned(), 6379)]);
+        assert_eq!(parse("//:pw@[::1]", &[]).unwrap().nodes, [("::1".into(), 6379)]);
         assert_eq!(parse("//h", &[("wait_replicas", "2")]).unwrap().wait, Some((2, Duration::from_secs(1))));
+    }
+
+    #[test]
+    fn sentinels_and_clusters_are_lists_of_hosts() {
+        let options = parse_as("redis+sentinel", "//:pw@a,b:1/main/4", &[]).unwrap();
+        assert_eq!(options.kind, Kind::Sentinel("main".into()));
+        assert_eq!((options.nodes, options.database), (vec![("a".into(), 26379), ("b".into(), 1)], 4));
+        let options = parse_as("rediss+cluster", "//a,b:1", &[]).unwrap();
+        assert!(options.kind == Kind::Cluster && options.tls.is_some() && options.nodes.len() == 2);
+        for (scheme, place) in [("redis", "//a,b"), ("redis+sentinel", "//a"), ("redis+cluster", "//a/1")] {
+            assert!(parse_as(scheme, place, &[]).is_err(), "{scheme}:{place}");
+        }
     }
 
     #[test]

@@ -2,11 +2,15 @@
 
 use super::connect::{Line, Links};
 use super::error::{is_fatal, map_err};
-use super::options::Node;
+use super::keys;
+use super::options::{Kind, Node};
 use crate::error::{Error, Result};
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 /// A script and its digest.
 pub(super) struct Script {
@@ -61,34 +65,140 @@ impl Call {
     }
 }
 
-/// Runs `script` for every call, one answer each, in one round trip to `node` and within `limit`.
-pub(super) async fn run(
+/// How a script is sent: how long it may take, and how many replicas must confirm what it wrote within what time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) limit: Duration,
+    pub(super) wait: Option<(u32, Duration)>,
+}
+
+/// How often a Cluster may send a call elsewhere before it counts as unanswered.
+const REDIRECTS: u32 = 8;
+
+/// Runs `script` for every call, one answer each, in one round trip to each server concerned.
+pub(super) async fn run(links: &Links, script: &Script, calls: &[Call], terms: Terms) -> Vec<Result<Value>> {
+    if links.options().kind != Kind::Cluster {
+        let node = tokio::time::timeout(terms.limit, links.node_of(b"")).await.unwrap_or_else(|_| Err(late()));
+        let calls: Vec<&Call> = calls.iter().collect();
+        return match node {
+            Ok(node) => on_node(links, &node, script, &calls, terms, false).await,
+            Err(error) => calls.iter().map(|_| Err(Failure::Ours(error.clone()))).collect(),
+        }
+        .into_iter()
+        .map(|answer| answer.map_err(Failure::into_error))
+        .collect();
+    }
+    let began = Instant::now();
+    let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
+    let mut open: Vec<(usize, Option<Node>)> = (0..calls.len()).map(|i| (i, None)).collect();
+    for round in 0..=REDIRECTS {
+        let terms = Terms { limit: terms.limit.saturating_sub(began.elapsed()), ..terms };
+        let mut groups: BTreeMap<(Node, bool), Vec<usize>> = BTreeMap::new();
+        for (i, asked) in open.drain(..) {
+            let asking = asked.is_some();
+            let node = match asked {
+                Some(node) => Ok(node),
+                None => match tokio::time::timeout(terms.limit, links.node_of(&calls[i].keys[0])).await {
+                    Ok(node) => node,
+                    Err(_) => Err(late()),
+                },
+            };
+            match node {
+                Ok(node) => groups.entry((node, asking)).or_default().push(i),
+                Err(error) => answers[i] = Some(Err(error)),
+            }
+        }
+        let sent = groups.iter().map(|((node, asking), group)| {
+            let calls: Vec<&Call> = group.iter().map(|i| &calls[*i]).collect();
+            async move { on_node(links, node, script, &calls, terms, *asking).await }
+        });
+        let mut pause = false;
+        let done = join_all(sent.collect()).await;
+        let sent = groups.iter().flat_map(|((node, _), group)| group.iter().map(move |i| (i, node)));
+        for ((i, node), answer) in sent.zip(done.into_iter().flatten()) {
+            match answer {
+                Err(Failure::Driver(error)) if round < REDIRECTS => match (error.code(), elsewhere(&error, node)) {
+                    (Some("MOVED"), Some(node)) => {
+                        links.routes().moved(keys::slot(&calls[*i].keys[0]), node);
+                        open.push((*i, None));
+                    }
+                    (Some("ASK"), Some(node)) => open.push((*i, Some(node))),
+                    (Some("TRYAGAIN"), _) => {
+                        pause = true;
+                        open.push((*i, None));
+                    }
+                    _ => answers[*i] = Some(Err(map_err(error))),
+                },
+                Err(failure) => answers[*i] = Some(Err(failure.into_error())),
+                Ok(value) => answers[*i] = Some(Ok(value)),
+            }
+        }
+        if open.is_empty() {
+            break;
+        }
+        if pause {
+            tokio::time::sleep(Duration::from_millis(5 << round.min(6))).await;
+        }
+    }
+    let lost = || Err(Error::unavailable("the Cluster kept sending the call elsewhere").in_store("redis"));
+    answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect()
+}
+
+/// The address in `MOVED SLOT HOST:PORT`; without a host it is the one that was asked.
+fn elsewhere(error: &RedisError, asked: &Node) -> Option<Node> {
+    let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+    let host = if host.is_empty() { asked.0.clone() } else { host.into() };
+    Some((host, port.parse().ok()?))
+}
+
+fn late() -> Error {
+    Error::unavailable("the server did not answer in time").in_store("redis")
+}
+
+/// Runs `script` for calls that all belong to one server.
+async fn on_node(
     links: &Links,
     node: &Node,
     script: &Script,
-    calls: &[Call],
-    limit: Duration,
-) -> Vec<Result<Value>> {
-    let all = |error: Error| calls.iter().map(|_| Err(error.clone())).collect();
-    match tokio::time::timeout(limit, links.line(node)).await {
-        Err(_) => all(Error::unavailable("the server could not be reached in time").in_store("redis")),
-        Ok(Err(error)) => all(error),
-        Ok(Ok(mut line)) => {
-            let mut using =
-                Using { links, line: &line.clone(), began: tokio::time::Instant::now(), limit, done: false };
-            let answers = tokio::time::timeout(limit, evaluate(&mut line, script, calls)).await;
-            using.done = answers.is_ok();
-            drop(using);
-            let answers = answers.unwrap_or_else(|_| {
-                let late = || Error::unavailable("the server did not answer in time").in_store("redis");
-                calls.iter().map(|_| Err(Failure::Ours(late()))).collect()
-            });
-            if answers.iter().any(|a| matches!(a, Err(Failure::Driver(e)) if is_fatal(e))) {
-                links.broken(&line);
-            }
-            answers.into_iter().map(|a| a.map_err(Failure::into_error)).collect()
+    calls: &[&Call],
+    terms: Terms,
+    asking: bool,
+) -> Vec<Result<Value, Failure>> {
+    let all = |error: Error| calls.iter().map(|_| Err(Failure::Ours(error.clone()))).collect();
+    let opening = async {
+        match terms.wait {
+            None => links.line(node).await.map(|line| (line, None)),
+            Some(_) => links.private(node).await.map(|(line, taken)| (line, Some(taken))),
         }
+    };
+    let (mut line, taken) = match tokio::time::timeout(terms.limit, opening).await {
+        Err(_) => return all(Error::unavailable("the server could not be reached in time").in_store("redis")),
+        Ok(Err(error)) => return all(error),
+        Ok(Ok(line)) => line,
+    };
+    let mut using = Using {
+        links,
+        line: &line.clone(),
+        // One that is left with a WAIT under way would keep the next call waiting.
+        patience: if taken.is_some() { Duration::ZERO } else { terms.limit.mul_f64(0.8) },
+        began: Instant::now(),
+        done: false,
+    };
+    let answers = tokio::time::timeout(terms.limit, async {
+        let mut answers = evaluate(&mut line, script, calls, asking).await;
+        if let Some(wait) = terms.wait {
+            confirm(&mut line, script, calls, &mut answers, wait, terms.limit).await;
+        }
+        answers
+    });
+    let answers = answers.await;
+    using.done = answers.is_ok();
+    drop(using);
+    let Ok(answers) = answers else { return all(late()) };
+    if answers.iter().any(|a| matches!(a, Err(Failure::Driver(e)) if is_fatal(e))) {
+        links.broken(&line);
     }
+    answers
 }
 
 enum Failure {
@@ -109,40 +219,111 @@ impl Failure {
 struct Using<'a> {
     links: &'a Links,
     line: &'a Line,
-    began: tokio::time::Instant,
-    limit: Duration,
+    began: Instant,
+    patience: Duration,
     done: bool,
 }
 
 impl Drop for Using<'_> {
     fn drop(&mut self) {
-        if !self.done && self.began.elapsed() >= self.limit.mul_f64(0.8) {
+        if !self.done && self.began.elapsed() >= self.patience {
             self.links.broken(self.line);
         }
     }
 }
 
-async fn evaluate(line: &mut Line, script: &Script, calls: &[Call]) -> Vec<Result<Value, Failure>> {
-    let mut answers = send(line, calls.iter().map(|call| call.command(script)).collect()).await;
+async fn evaluate(line: &mut Line, script: &Script, calls: &[&Call], asking: bool) -> Vec<Result<Value, Failure>> {
+    let mut answers = send_all(line, calls.iter().map(|call| call.command(script)), asking).await;
     let missing = |a: &RedisResult<Value>| matches!(a, Err(e) if e.code() == Some("NOSCRIPT"));
     if answers.iter().any(missing) {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(script.text);
+        let loaded = send(line, vec![load]).await.pop();
         let lacking: Vec<usize> = (0..calls.len()).filter(|i| missing(&answers[*i])).collect();
-        let again = std::iter::once(load).chain(lacking.iter().map(|i| calls[*i].command(script)));
-        let mut again = send(line, again.collect()).await.into_iter();
-        let loaded = again.next();
-        for i in lacking {
+        match loaded {
             // Where loading is not allowed, that is the error to show.
-            let answer = again.next();
-            answers[i] = match (answer, &loaded) {
-                (Some(Err(_)), Some(Err(refused))) => Err(refused.clone()),
-                (Some(answer), _) => answer,
-                (None, _) => continue,
-            };
+            Some(Err(refused)) => lacking.into_iter().for_each(|i| answers[i] = Err(refused.clone())),
+            _ => {
+                let again = send_all(line, lacking.iter().map(|i| calls[*i].command(script)), asking).await;
+                lacking.into_iter().zip(again).for_each(|(i, answer)| answers[i] = answer);
+            }
         }
     }
     answers.into_iter().map(|a| a.map_err(Failure::Driver)).collect()
+}
+
+/// Waits for the replicas on the connection that wrote; without enough of them a fresh grant is given back, and what
+/// was granted, prolonged or written counts as unknown.
+async fn confirm(
+    line: &mut Line,
+    script: &Script,
+    calls: &[&Call],
+    answers: &mut [Result<Value, Failure>],
+    (count, time): (u32, Duration),
+    limit: Duration,
+) {
+    let wrote = |answer: &Result<Value, Failure>| match answer {
+        Ok(Value::Array(fields)) => matches!(fields.first(), Some(Value::Int(1 | 2))),
+        _ => false,
+    };
+    if !answers.iter().any(wrote) {
+        return;
+    }
+    let mut wait = redis::cmd("WAIT");
+    // Less than the call's own limit, so that there is time to give back.
+    wait.arg(count).arg(time.min(limit.mul_f64(0.6)).as_millis().max(1) as u64);
+    let error = match send(line, vec![wait]).await.pop() {
+        Some(Ok(Value::Int(acks))) if acks >= i64::from(count) => return,
+        Some(Ok(Value::Int(acks))) => Error::unavailable(format!("{acks} of {count} replicas confirmed in time")),
+        Some(Err(error)) => map_err(error),
+        _ => Error::unavailable("no replica confirmed"),
+    }
+    .in_store("redis");
+    let unsure: Vec<usize> = (0..answers.len()).filter(|i| wrote(&answers[*i])).collect();
+    if std::ptr::eq(script, &*ACQUIRE) {
+        let ends: Vec<Call> = unsure
+            .iter()
+            .map(|i| Call { keys: calls[*i].keys.clone(), args: vec![calls[*i].args[0].clone(), b"0".to_vec()] })
+            .collect();
+        // If it fails too, the engine's own release or the TTL ends it.
+        drop(evaluate(line, &RELEASE, &ends.iter().collect::<Vec<_>>(), false).await);
+    }
+    unsure.into_iter().for_each(|i| answers[i] = Err(Failure::Ours(error.clone())));
+}
+
+/// One answer per command; in a Cluster each may need leave to be asked of a server that is about to own its slot.
+async fn send_all(line: &mut Line, commands: impl Iterator<Item = Cmd>, asking: bool) -> Vec<RedisResult<Value>> {
+    if !asking {
+        return send(line, commands.collect()).await;
+    }
+    let pairs = commands.flat_map(|command| [redis::cmd("ASKING"), command]).collect();
+    send(line, pairs).await.into_iter().skip(1).step_by(2).collect()
+}
+
+/// All of them, side by side in this task.
+async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut running: Vec<_> = futures.into_iter().map(|f| (Box::pin(f), None)).collect();
+    poll_fn(|cx| {
+        let mut all = true;
+        for (future, output) in running.iter_mut().filter(|(_, output)| output.is_none()) {
+            match future.as_mut().poll(cx) {
+                Poll::Ready(answer) => *output = Some(answer),
+                Poll::Pending => all = false,
+            }
+        }
+        if all { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    running.into_iter().filter_map(|(_, output)| output).collect()
+}
+
+/// The bytes of a string, if it is one.
+pub(super) fn bytes(value: Option<&Value>) -> Option<Vec<u8>> {
+    match value {
+        Some(Value::BulkString(bytes)) => Some(bytes.clone()),
+        Some(Value::SimpleString(text)) => Some(text.clone().into_bytes()),
+        _ => None,
+    }
 }
 
 /// One answer per command, from one write.

@@ -4,7 +4,8 @@ if not advance() then return {5} end
 if redis.call('EXISTS', tomb(me)) == 1 then settle() return {2} end
 local token, was, since, flag, note = grant(me)
 if token then
-  if flag == 'h' then note_grant(me, token, was, since, '-', note) end
+  -- Also when nothing changes: a replica that has seen this write has seen the grant.
+  note_grant(me, token, was, since, '-', note)
   return {1, token, num(left_of(me))}
 end
 if string.sub(mode, 1, 1) == 'p' then

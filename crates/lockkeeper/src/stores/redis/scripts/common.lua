@@ -120,7 +120,7 @@ local function advance()
       if not token then return false end
       leave(id, mode)
       put(id, mode, life, token, 'h', note)
-      redis.pcall('PUBLISH', 'lk:k:' .. keeper, id .. ':' .. token .. ':' .. stamp .. ':' .. num(life))
+      redis.pcall('PUBLISH', 'lk:k:' .. keeper, id .. ':' .. token .. ':' .. stamp .. ':' .. num(life) .. ':' .. K)
     end
   end
   return true

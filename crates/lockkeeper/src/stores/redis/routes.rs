@@ -1,0 +1,198 @@
+//! Which server a key lives on: the one of the URL, the primary the Sentinels name, or the owner of a Cluster slot.
+
+use super::connect::{self, Links};
+use super::error::map_err;
+use super::keys;
+use super::options::{Kind, Node};
+use super::script;
+use crate::error::{Error, Result};
+use redis::Value;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long one server may take to say where the others are.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// What is known of the servers; nothing in the beginning and after a failure.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    known: Mutex<Known>,
+    /// Servers of a Cluster that were seen, in case those of the URL are all down.
+    peers: Mutex<Vec<Node>>,
+    /// Held while asking, so that many callers ask once.
+    asking: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    primary: Option<Node>,
+    /// The owner of every slot.
+    slots: Option<Arc<Vec<Option<Node>>>>,
+    /// Where a slot has moved to since.
+    moved: Vec<(u16, Node)>,
+}
+
+impl Routes {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A server failed or is no primary any more: ask again before the next call.
+    pub(super) fn doubt(&self) {
+        *self.lock() = Known::default();
+    }
+
+    /// A server said that a slot is elsewhere now.
+    pub(super) fn moved(&self, slot: u16, node: Node) {
+        let mut known = self.lock();
+        known.moved.retain(|(moved, _)| *moved != slot);
+        known.moved.push((slot, node));
+        if known.moved.len() > 16 {
+            // That many moves are a new map.
+            *known = Known::default();
+        }
+    }
+
+    /// The owner of a key, if it is known; the other way to fail is that nobody owns its slot.
+    fn owner(&self, slot: u16) -> Option<Result<Node>> {
+        let known = self.lock();
+        if let Some((_, node)) = known.moved.iter().find(|(moved, _)| *moved == slot) {
+            return Some(Ok(node.clone()));
+        }
+        let owner = known.slots.as_ref()?.get(usize::from(slot)).cloned().flatten();
+        Some(owner.ok_or_else(|| Error::unavailable(format!("no server of the Cluster owns slot {slot}"))))
+    }
+}
+
+impl Links {
+    /// The server that `key` lives on.
+    pub(super) async fn node_of(&self, key: &[u8]) -> Result<Node> {
+        match &self.options().kind {
+            Kind::Single => Ok(self.options().nodes[0].clone()),
+            Kind::Sentinel(name) => self.primary(name).await,
+            Kind::Cluster => {
+                let slot = keys::slot(key);
+                if let Some(owner) = self.routes().owner(slot) {
+                    return owner;
+                }
+                self.map().await?;
+                self.routes().owner(slot).unwrap_or_else(|| Err(Error::unavailable("the Cluster is changing")))
+            }
+        }
+    }
+
+    /// Every server that has locks.
+    pub(super) async fn primaries(&self) -> Result<Vec<Node>> {
+        if self.options().kind != Kind::Cluster {
+            return Ok(vec![self.node_of(b"").await?]);
+        }
+        let mut nodes: Vec<Node> = self.map().await?.iter().flatten().cloned().collect();
+        nodes.sort();
+        nodes.dedup();
+        Ok(nodes)
+    }
+
+    /// The primary, as the first Sentinel that answers says.
+    async fn primary(&self, name: &str) -> Result<Node> {
+        if let Some(node) = self.routes().lock().primary.clone() {
+            return Ok(node);
+        }
+        let _asking = self.routes().asking.lock().await;
+        if let Some(node) = self.routes().lock().primary.clone() {
+            return Ok(node);
+        }
+        let mut last = Error::unavailable("no Sentinel answers");
+        for sentinel in &self.options().nodes {
+            match tokio::time::timeout(LIMIT, self.ask_sentinel(sentinel, name)).await {
+                Ok(Ok(node)) => {
+                    self.routes().lock().primary = Some(node.clone());
+                    return Ok(node);
+                }
+                Ok(Err(error)) => last = error,
+                Err(_) => last = Error::unavailable("a Sentinel did not answer in time"),
+            }
+        }
+        Err(last.in_store("redis"))
+    }
+
+    async fn ask_sentinel(&self, sentinel: &Node, name: &str) -> Result<Node> {
+        let mut connection = connect::open(&self.options().for_sentinels(), sentinel, |_| Ok(())).await?;
+        let mut cmd = redis::cmd("SENTINEL");
+        cmd.arg("get-master-addr-by-name").arg(name);
+        let answer = connection.send_packed_command(&cmd).await.map_err(map_err)?;
+        let (host, port): (String, u16) = match redis::from_redis_value(answer) {
+            Ok(Some(place)) => place,
+            Ok(None) => return Err(Error::invalid_config("the Sentinels know no primary of that name")),
+            Err(_) => return Err(Error::unavailable("a Sentinel answered something else")),
+        };
+        let node = (host.into(), port);
+        // Right after a failover a Sentinel may still name the old one.
+        let mut server = connect::open(self.options(), &node, |_| Ok(())).await?;
+        let role = server.send_packed_command(&redis::cmd("ROLE")).await;
+        match role {
+            Ok(Value::Array(fields)) if script::bytes(fields.first()).as_deref() != Some(b"master") => {
+                Err(Error::unavailable("the server that the Sentinels name is not the primary yet"))
+            }
+            _ => Ok(node),
+        }
+    }
+
+    /// The owner of every slot, asked anew if unknown.
+    async fn map(&self) -> Result<Arc<Vec<Option<Node>>>> {
+        let _asking = self.routes().asking.lock().await;
+        if let Some(slots) = self.routes().lock().slots.clone() {
+            return Ok(slots);
+        }
+        let mut last = Error::unavailable("no server of the Cluster answers");
+        let peers = self.routes().peers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for node in self.options().nodes.iter().chain(&peers) {
+            match tokio::time::timeout(LIMIT, self.ask_slots(node)).await {
+                Ok(Ok(slots)) => {
+                    let slots = Arc::new(slots);
+                    let mut peers: Vec<Node> = slots.iter().flatten().cloned().collect();
+                    peers.sort();
+                    peers.dedup();
+                    *self.routes().peers.lock().unwrap_or_else(PoisonError::into_inner) = peers;
+                    let mut known = self.routes().lock();
+                    known.slots = Some(slots.clone());
+                    known.moved.clear();
+                    return Ok(slots);
+                }
+                Ok(Err(error)) => last = error,
+                Err(_) => last = Error::unavailable("a server of the Cluster did not answer in time"),
+            }
+        }
+        Err(last.in_store("redis"))
+    }
+
+    async fn ask_slots(&self, node: &Node) -> Result<Vec<Option<Node>>> {
+        let mut line = self.line(node).await?;
+        let mut cmd = redis::cmd("CLUSTER");
+        cmd.arg("SLOTS");
+        let answer = script::send(&mut line, vec![cmd]).await.pop().unwrap_or(Ok(Value::Nil));
+        let answer = answer.map_err(|e| {
+            if e.detail().is_some_and(|text| text.contains("cluster support disabled")) {
+                Error::invalid_config("that server is not part of a Cluster; write redis://")
+            } else {
+                map_err(e)
+            }
+        })?;
+        let Value::Array(ranges) = answer else { return Err(Error::unavailable("a Cluster map that is none")) };
+        let mut slots = vec![None; usize::from(keys::SLOTS)];
+        for range in ranges {
+            let Value::Array(range) = range else { continue };
+            let [Value::Int(first), Value::Int(last), Value::Array(owner), ..] = range.as_slice() else { continue };
+            let [host, Value::Int(port), ..] = owner.as_slice() else { continue };
+            let host = script::bytes(Some(host)).and_then(|host| String::from_utf8(host).ok()).unwrap_or_default();
+            // A server that does not know its own address means the one it was asked at.
+            let host = if host.is_empty() { node.0.clone() } else { host.into() };
+            let Ok(port) = u16::try_from(*port) else { continue };
+            for slot in *first..=*last {
+                if let Some(place) = usize::try_from(slot).ok().and_then(|slot| slots.get_mut(slot)) {
+                    *place = Some((host.clone(), port));
+                }
+            }
+        }
+        Ok(slots)
+    }
+}

@@ -1,0 +1,155 @@
+//! Several Redis servers that belong together: replicas, Sentinels, a Cluster.
+
+use crate::redis::{cli, end_with_us, program};
+use crate::{Proc, RedisServer, SOON, TempDir, eventually, free_port, listens};
+
+/// A primary and its replicas.
+#[derive(Debug)]
+pub struct RedisReplicas {
+    /// The primary.
+    pub primary: RedisServer,
+    /// Its replicas.
+    pub replicas: Vec<RedisServer>,
+}
+
+impl RedisReplicas {
+    /// Starts them and waits until every replica is in step.
+    pub fn new(count: usize) -> Self {
+        let primary = RedisServer::with(&["--repl-diskless-sync-delay", "0"]);
+        let port = primary.port().to_string();
+        let options = ["--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1", &port];
+        let replicas = (0..count).map(|_| RedisServer::with(&options)).collect();
+        let group = Self { primary, replicas };
+        group.in_step(count);
+        group
+    }
+
+    /// Keeps them for the rest of this process.
+    pub fn share(self) -> &'static Self {
+        let group: &'static Self = Box::leak(Box::new(self));
+        let servers = || std::iter::once(&group.primary).chain(&group.replicas);
+        let dirs: Vec<_> = servers().map(|server| server.dir().path()).collect();
+        end_with_us(&servers().map(RedisServer::pid).collect::<Vec<_>>(), &dirs);
+        group
+    }
+
+    /// Waits until so many replicas are in step with the primary.
+    pub fn in_step(&self, count: usize) {
+        eventually(SOON, "the replicas are in step", || {
+            self.primary.cli(&["INFO", "replication"]).matches("state=online").count() >= count
+                && self.replicas.iter().filter(|r| r.info("master_link_status").as_deref() == Some("up")).count()
+                    >= count
+        });
+    }
+}
+
+/// A primary, a replica, and three Sentinels that watch them.
+#[derive(Debug)]
+pub struct RedisSentinel {
+    /// What they watch.
+    pub servers: RedisReplicas,
+    sentinels: Vec<Proc>,
+    ports: Vec<u16>,
+    dir: TempDir,
+}
+
+impl RedisSentinel {
+    /// The name the Sentinels give the primary.
+    pub const NAME: &'static str = "main";
+
+    /// Starts them and waits until they know each other.
+    #[allow(clippy::new_without_default, reason = "it starts processes: not a value to have by default")]
+    pub fn new() -> Self {
+        let servers = RedisReplicas::new(1);
+        let dir = TempDir::new();
+        let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
+        let start = |port: &u16| {
+            let (name, at) = (Self::NAME, servers.primary.port());
+            let text = format!(
+                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {name} 127.0.0.1 {at} 2\n\
+                 sentinel down-after-milliseconds {name} 1000\nsentinel failover-timeout {name} 5000\n",
+                dir.path().display()
+            );
+            let file = dir.write(&format!("{port}.conf"), &text);
+            Proc::start(program("redis-server").arg(file).arg("--sentinel"))
+        };
+        let sentinels = ports.iter().map(start).collect();
+        ports.iter().for_each(|port| listens(*port));
+        let group = Self { servers, sentinels, ports, dir };
+        eventually(SOON, "the Sentinels know each other", || {
+            group.ports.iter().all(|port| {
+                let text = cli(*port, &[], &["INFO", "sentinel"]);
+                text.contains("slaves=1") && text.contains("sentinels=3")
+            })
+        });
+        group
+    }
+
+    /// Their URL.
+    pub fn url(&self) -> String {
+        let hosts: Vec<String> = self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        format!("redis+sentinel://{}/{}", hosts.join(","), Self::NAME)
+    }
+
+    /// The port of the primary, as the Sentinels see it.
+    pub fn primary_port(&self) -> u16 {
+        let text = cli(self.ports[0], &[], &["SENTINEL", "get-master-addr-by-name", Self::NAME]);
+        text.lines().nth(1).and_then(|port| port.trim().parse().ok()).expect("a port")
+    }
+
+    /// Keeps them for the rest of this process.
+    pub fn share(self) -> &'static Self {
+        let group: &'static Self = Box::leak(Box::new(self));
+        let servers = std::iter::once(&group.servers.primary).chain(&group.servers.replicas);
+        let pids: Vec<i32> = servers.map(RedisServer::pid).chain(group.sentinels.iter().map(Proc::pid)).collect();
+        end_with_us(&pids, &[group.dir.path(), group.servers.primary.dir().path()]);
+        group
+    }
+}
+
+/// A Cluster of primaries, each with as many replicas.
+#[derive(Debug)]
+pub struct RedisCluster {
+    /// All of its servers, the first primaries first.
+    pub nodes: Vec<RedisServer>,
+}
+
+impl RedisCluster {
+    /// Starts three primaries with so many replicas each, and waits until they agree.
+    pub fn new(replicas: usize) -> Self {
+        let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0"];
+        let nodes: Vec<RedisServer> = (0..3 * (replicas + 1)).map(|_| RedisServer::with(&options)).collect();
+        let mut command = program("redis-cli");
+        command.args(["--cluster", "create"]).args(nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())));
+        command.args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"]);
+        let made = Proc::start(&mut command).wait();
+        assert_eq!(made.code, Some(0), "the Cluster is not made: {} {}", made.stdout, made.stderr);
+        let cluster = Self { nodes };
+        cluster.agrees();
+        cluster
+    }
+
+    /// Waits until every server says that all is well.
+    pub fn agrees(&self) {
+        eventually(SOON, "the Cluster agrees", || {
+            self.nodes.iter().filter(|node| node.pid() != 0).all(|node| {
+                node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+                    && node.cli(&["CLUSTER", "SLOTS"]).matches("127.0.0.1").count() >= self.nodes.len()
+            })
+        });
+    }
+
+    /// Its URL, naming two of its servers.
+    pub fn url(&self) -> String {
+        format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", self.nodes[0].port(), self.nodes[1].port())
+    }
+
+    /// Keeps it for the rest of this process.
+    pub fn share(self) -> &'static Self {
+        let cluster: &'static Self = Box::leak(Box::new(self));
+        let pids: Vec<i32> = cluster.nodes.iter().map(RedisServer::pid).collect();
+        let dirs: Vec<_> = cluster.nodes.iter().map(|node| node.dir().path()).collect();
+        end_with_us(&pids, &dirs);
+        cluster
+    }
+}
