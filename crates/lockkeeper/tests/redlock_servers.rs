@@ -334,3 +334,34 @@ async fn people_see_on_how_many_nodes_a_lock_is_held() {
     assert!(remark().await.contains("no answer from 127.0.0.1:"));
     servers[2].resume();
 }
+
+#[tokio::test]
+async fn each_node_has_its_metrics() {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+    let recorder = DebuggingRecorder::new();
+    let snapshots = recorder.snapshotter();
+    let mut servers = durable(3);
+    let store = {
+        let _here = metrics::set_default_local_recorder(&recorder);
+        connect(&servers, "?timeout=300ms").await
+    };
+    cycles(&store, 3).await;
+    servers[1].kill();
+    cycles(&store, 5).await;
+    let gone = format!("127.0.0.1:{}", servers[1].port());
+    let mut seen = 0;
+    for (key, _, _, value) in snapshots.snapshot().into_vec() {
+        let node = key.key().labels().find(|label| label.key() == "node").map(|label| label.value().to_owned());
+        let there = node.as_ref().is_some_and(|node| *node != gone);
+        match (key.key().name(), value) {
+            ("lockkeeper_node_up", DebugValue::Gauge(up)) => {
+                assert_eq!(up.0, if there { 1.0 } else { 0.0 }, "{node:?}")
+            }
+            ("lockkeeper_node_breaker", DebugValue::Gauge(level)) => assert_eq!(level.0 == 0.0, there, "{node:?}"),
+            ("lockkeeper_node_latency_seconds", DebugValue::Histogram(times)) => assert!(!times.is_empty()),
+            _ => continue,
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 9, "three metrics of three nodes");
+}
