@@ -335,6 +335,92 @@ async fn people_see_on_how_many_nodes_a_lock_is_held() {
     servers[2].resume();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeat_keeps_what_it_finds_from_a_late_undo() {
+    let servers = durable(3);
+    let store = connect(&servers, "").await;
+    let mut repeated = claim("repeated", TTL);
+    let token = granted(&store, &mut repeated).await;
+    let first = repeated.stamp.as_micros().to_string();
+    assert_eq!(granted(&store, &mut repeated).await, token);
+    let second = format!("{}+", repeated.stamp.as_micros());
+    let stamps: Vec<String> =
+        servers.iter().map(|s| key(s, "repeated").split(':').nth(5).unwrap_or_default().to_owned()).collect();
+    assert!(stamps.iter().filter(|s| **s == second).count() >= 2, "{stamps:?}, not {first}");
+    assert_eq!(release(&store, &repeated).await, Release::Released);
+}
+
+/// Forwards to a server until it is cut.
+struct Wire {
+    port: u16,
+    cut: tokio::sync::watch::Sender<bool>,
+}
+
+impl Wire {
+    async fn to(server: &RedisServer) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let (port, target) = (listener.local_addr().expect("bound").port(), server.port());
+        let (cut, watch) = tokio::sync::watch::channel(false);
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let mut watch = watch.clone();
+                tokio::spawn(async move {
+                    let Ok(mut far) = tokio::net::TcpStream::connect(("127.0.0.1", target)).await else { return };
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        // Silent, as a network is: nothing is closed.
+                        _ = async { watch.wait_for(|cut| *cut).await.map(drop) } => {
+                            let _ = watch.wait_for(|cut| !*cut).await;
+                        }
+                    }
+                });
+            }
+        });
+        Self { port, cut }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_partition_only_the_side_with_a_majority_gets_grants() {
+    let servers = durable(5);
+    let mut sides = Vec::new();
+    for _ in 0..2 {
+        let mut wires = Vec::new();
+        for server in &servers {
+            wires.push(Wire::to(server).await);
+        }
+        let places: Vec<String> = wires.iter().map(|w| format!("127.0.0.1:{}", w.port)).collect();
+        let url = format!("redlock://{}?timeout=300ms", places.join(","));
+        sides.push((RedlockStore::connect(&url).await.expect("connected"), wires));
+    }
+    for i in 0..5 {
+        let side = &sides[usize::from(i < 2)];
+        side.1[i].cut.send(true).expect("the wire is there");
+    }
+    // The first side reaches nodes 0 and 1, the second 2, 3 and 4.
+    let mut majority = claim("split", TTL);
+    for _ in 0..3 {
+        let error = attempt(&sides[0].0, &mut claim("split", TTL)).await.expect_err("a minority");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    let token = granted(&sides[1].0, &mut majority).await;
+    let error = attempt(&sides[0].0, &mut claim("split", TTL)).await.expect_err("a minority");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    for (_, wires) in &sides {
+        wires.iter().for_each(|wire| wire.cut.send(false).expect("the wire is there"));
+    }
+    let mut next = claim("split", TTL);
+    let end = Instant::now() + Duration::from_secs(20);
+    let later = loop {
+        match attempt(&sides[0].0, &mut next).await {
+            Ok(Attempt::Granted(grant)) => break grant.token,
+            _ => assert!(Instant::now() < end, "healed"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(later > token && system_now().since(majority.stamp) >= TTL - TTL / 50);
+}
+
 #[tokio::test]
 async fn each_node_has_its_metrics() {
     use metrics_util::debugging::{DebugValue, DebuggingRecorder};

@@ -123,9 +123,14 @@ impl<'a> Race<'a> {
         leases.map(|(_, lease)| *lease).min().unwrap_or_default()
     }
 
-    /// Asked, and not granted for want of answers.
-    pub(super) fn lost(&self) -> bool {
-        self.keys.is_some() && matches!(self.answer, Some(Err(_)))
+    /// What is to be taken back, now that the round is over.
+    pub(super) fn undo(&self) -> Option<(&Claim, &Keys, Scope)> {
+        let scope = match &self.answer {
+            Some(Ok(Attempt::Granted(_))) => return None,
+            Some(Ok(Attempt::Held(_) | Attempt::Cancelled)) => Scope::Attempt,
+            Some(Err(_)) | None => Scope::Taken,
+        };
+        Some((self.claim, self.keys.as_ref()?, scope))
     }
 }
 
@@ -165,11 +170,28 @@ pub(super) fn tomb(name: &LockName, holder: &str) -> Vec<u8> {
     key
 }
 
-pub(super) fn release_command(claim: &Claim, keys: &Keys, life: Duration, stamp: &str) -> Cmd {
+/// What a release takes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// All that the claim has.
+    Claim,
+    /// What the attempt with the claim's stamp has, found or taken: it was refused, so the claim holds nothing.
+    Attempt,
+    /// What that attempt took: what it found may belong to a grant.
+    Taken,
+}
+
+pub(super) fn release_command(claim: &Claim, keys: &Keys, life: Duration, scope: Scope) -> Cmd {
     let holder = claim.holder.to_hex();
+    let stamp = claim.stamp.as_micros().to_string();
+    let stamps = match scope {
+        Scope::Claim => [String::new(), String::new()],
+        Scope::Attempt => [stamp.clone(), stamp + "+"],
+        Scope::Taken => [stamp.clone(), stamp],
+    };
     RELEASE.call(
         &[&keys.lock, &tomb(&claim.name, &holder)],
-        &[holder.as_bytes(), millis(life).as_bytes(), stamp.as_bytes()],
+        &[holder.as_bytes(), millis(life).as_bytes(), stamps[0].as_bytes(), stamps[1].as_bytes()],
     )
 }
 

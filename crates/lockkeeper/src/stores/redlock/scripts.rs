@@ -1,4 +1,5 @@
-//! What one node does in one step. The lock's value is `lk1:HOLDER:TOKEN:TTL:SINCE:STAMP:NOTE`.
+//! What one node does in one step. The lock's value is `lk1:HOLDER:TOKEN:TTL:SINCE:STAMP:NOTE`; STAMP is that of the
+//! attempt that took it, or with a `+` that of a later one which found it taken by the same claim.
 
 use redis::Cmd;
 use std::sync::LazyLock;
@@ -39,9 +40,14 @@ if redis.call('EXISTS', KEYS[3]) == 1 then return {3} end
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then return {0, false, redis.call('PTTL', KEYS[1])} end
 if value then
-  local id, token, ttl = string.match(value, '^lk1:(%x+):(%d+):(%d+):')
+  local id, token, ttl, since, note = string.match(value, '^lk1:(%x+):(%d+):(%d+):(%d+):[^:]*:(.*)$')
   local left = redis.call('PTTL', KEYS[1])
-  if id == ARGV[1] then return {2, token, left} end
+  if id == ARGV[1] then
+    -- From now on this attempt's: a late undo of the one before must not take it away.
+    redis.call('SET', KEYS[1], 'lk1:' .. id .. ':' .. token .. ':' .. ttl .. ':' .. since .. ':' .. ARGV[4] .. '+:'
+      .. note, 'KEEPTTL')
+    return {2, token, left}
+  end
   if not id or id ~= ARGV[6] then
     -- Longer than it was ever set to: the clock stepped back.
     if ttl and left > tonumber(ttl) then
@@ -102,8 +108,8 @@ return {1}",
     )
 });
 
-/// Ends the claim here. KEYS: lock, tombstone. ARGV: holder, life of the tombstone in ms or 0, and the stamp of the
-/// attempt that is undone or nothing for any. `{1}` if it held, else `{0}`.
+/// Ends the claim here. KEYS: lock, tombstone. ARGV: holder, life of the tombstone in ms or 0, and two stamps of which
+/// the value must have one, or nothing for any. `{1}` if it held, else `{0}`.
 pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "
@@ -111,7 +117,7 @@ if ARGV[2] ~= '0' then redis.call('SET', KEYS[2], 'r', 'PX', ARGV[2], 'NX') end
 local value = redis.pcall('GET', KEYS[1])
 if type(value) ~= 'string' then return {0} end
 local id, stamp = string.match(value, '^lk1:(%x+):%d+:%d+:%d+:([^:]*):')
-if id ~= ARGV[1] or (ARGV[3] ~= '' and stamp ~= ARGV[3]) then return {0} end
+if id ~= ARGV[1] or (ARGV[3] ~= '' and stamp ~= ARGV[3] and stamp ~= ARGV[4]) then return {0} end
 redis.call('DEL', KEYS[1])
 return {1}",
     )

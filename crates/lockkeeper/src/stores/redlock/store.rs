@@ -3,7 +3,7 @@
 use super::node::{Ask, Fan, Nodes, is_silence};
 use super::people;
 use super::quorum::{Outcome, Tally, Vote, propose, quorum};
-use super::race::{Race, TOMB_EXTRA, fields, millis, odd, release_command, tomb, too_few, worse};
+use super::race::{Race, Scope, TOMB_EXTRA, fields, millis, odd, release_command, tomb, too_few, worse};
 use super::scripts::{ACQUIRE, CONFIRM, RELEASE, RENEW, Script};
 use super::settings::Settings;
 use crate::clock::{system_now, wall_micros};
@@ -113,15 +113,12 @@ impl RedlockStore {
         Ask { commands, script: Some(script), counted, limit, over: Arc::new(AtomicBool::new(false)) }
     }
 
-    /// Takes what an attempt has got, or all that a claim has, back from every node; nobody waits for it.
-    async fn undo(&self, claims: &[(&Claim, &Keys)], only_this_attempt: bool) {
+    /// Takes back what claims have on any node; nobody waits for the answers.
+    async fn undo(&self, claims: &[(&Claim, &Keys, Scope)]) {
         if claims.is_empty() {
             return;
         }
-        let commands = claims.iter().map(|(claim, keys)| {
-            let stamp = if only_this_attempt { claim.stamp.as_micros().to_string() } else { String::new() };
-            release_command(claim, keys, Duration::ZERO, &stamp)
-        });
+        let commands = claims.iter().map(|(claim, keys, scope)| release_command(claim, keys, Duration::ZERO, *scope));
         let ask = self.question(commands.collect(), &RELEASE, self.timeout, false);
         let mut fan = self.fan(&self.asked(self.timeout), &ask);
         fan.sent().await;
@@ -168,10 +165,7 @@ impl RedlockStore {
         }
         ask.over.store(true, Ordering::Relaxed);
         fan.go_on_alone();
-        let failed =
-            races.iter().filter(|r| !matches!(r.answer, Some(Ok(Attempt::Granted(_))) | Some(Err(_))) || r.lost());
-        let failed: Vec<(&Claim, &Keys)> = failed.filter_map(|r| Some((r.claim, r.keys.as_ref()?))).collect();
-        self.undo(&failed, true).await;
+        self.undo(&races.iter().filter_map(Race::undo).collect::<Vec<_>>()).await;
         let finish = |race: Race<'_>| match race.answer {
             Some(Ok(Attempt::Granted(grant))) => {
                 self.last.fetch_max(grant.token.get(), Ordering::Relaxed);
@@ -315,7 +309,7 @@ impl Store for RedlockStore {
         // A minority may still have it, and a lost claim is not released by anybody else.
         let lost = claims.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Ok(Some(_))));
         let lost: Vec<(&Claim, Keys)> = lost.filter_map(|(c, _)| Some((c, Keys::of(&c.name).ok()?))).collect();
-        self.undo(&lost.iter().map(|(claim, keys)| (*claim, keys)).collect::<Vec<_>>(), false).await;
+        self.undo(&lost.iter().map(|(claim, keys)| (*claim, keys, Scope::Claim)).collect::<Vec<_>>()).await;
         let renewal = |(claim, answer): (&Claim, Result<Option<LossReason>>)| {
             answer.map(|lost| lost.map_or(Renewal::Renewed(claim.ttl), Renewal::Lost))
         };
@@ -325,7 +319,7 @@ impl Store for RedlockStore {
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
         let command = |claim: &Claim, keys: &Keys| {
             let life = if claim.unsettled { claim.ttl + TOMB_EXTRA } else { Duration::ZERO };
-            release_command(claim, keys, life, "")
+            release_command(claim, keys, life, Scope::Claim)
         };
         let answer = |outcome, _: &[Value]| if outcome == Outcome::Yes { Release::Released } else { Release::NotHeld };
         self.tally(claims, &RELEASE, false, command, Tally::ended, answer).await
