@@ -80,6 +80,7 @@ pub(crate) fn record_json(record: &Record) -> Value {
         "name": record.name.to_string(),
         "holders": record.holders.iter().map(holder_json).collect::<Vec<_>>(),
         "waiting": record.waiting,
+        "remark": record.remark,
         "waiters": record.waiters.iter().map(waiter_json).collect::<Vec<_>>(),
     })
 }

@@ -375,6 +375,11 @@ pub struct StoreInfo {
     pub push: bool,
     /// Whether the store is this process's own memory: ids need not be random.
     pub local: bool,
+    /// Whether it keeps registers. Default: yes.
+    pub registers: bool,
+    /// Whether of several claims that find a free lock at the same moment one is always granted. Default: yes; where
+    /// votes can split, all may be refused and must ask again.
+    pub decisive: bool,
     /// Where calls may run.
     pub runtime: Runtime,
     /// The shortest TTL.
@@ -398,6 +403,8 @@ impl StoreInfo {
             exact_names: true,
             push: false,
             local: false,
+            registers: true,
+            decisive: true,
             runtime: Runtime::Any,
             ttl_floor: Duration::from_secs(1),
             ttl_ceiling: Duration::from_secs(30 * 24 * 3600),
@@ -418,12 +425,14 @@ pub struct Record {
     pub waiters: Vec<WaiterRecord>,
     /// How many wait.
     pub waiting: u32,
+    /// What else the store has to say, such as on how many nodes it is held.
+    pub remark: Option<String>,
 }
 
 impl Record {
     /// A record of nobody.
     pub fn new(name: LockName) -> Self {
-        Self { name, holders: Vec::new(), waiters: Vec::new(), waiting: 0 }
+        Self { name, holders: Vec::new(), waiters: Vec::new(), waiting: 0, remark: None }
     }
 }
 

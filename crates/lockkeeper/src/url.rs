@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Every scheme of this version.
 const SCHEMES: &str = "memory:[NAME], sqlite:PATH, redis://HOST, rediss://HOST, \
-    redis+sentinel://HOSTS/NAME, redis+cluster://HOSTS";
+    redis+sentinel://HOSTS/NAME, redis+cluster://HOSTS, redlock://HOSTS";
 
 /// A URL taken apart; decoded.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,6 +43,7 @@ pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Store>> {
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
             open_redis(parts).await
         }
+        "redlock" => open_redlock(parts).await,
         other => Err(Error::invalid_config(format!(
             "'{}' is not a store this version knows; known are {SCHEMES}",
             safe(other)
@@ -95,6 +96,17 @@ async fn open_redis(parts: Parts) -> Result<Arc<dyn Store>> {
     Err(Error::unsupported(format!(
         "{scheme}: is not part of this build; turn on the feature 'redis' of the lockkeeper crate"
     )))
+}
+
+#[cfg(feature = "redlock")]
+async fn open_redlock(parts: Parts) -> Result<Arc<dyn Store>> {
+    use crate::stores::redlock::RedlockStore;
+    Ok(Arc::new(RedlockStore::from_parts(&parts.raw_place, &parts.options).await?))
+}
+
+#[cfg(not(feature = "redlock"))]
+async fn open_redlock(_: Parts) -> Result<Arc<dyn Store>> {
+    Err(Error::unsupported("redlock: is not part of this build; turn on the feature 'redlock' of the lockkeeper crate"))
 }
 
 pub(crate) fn parse(url: &str) -> Result<Parts> {

@@ -26,6 +26,12 @@ conformance_suite!(redis_sentinel, redis_servers::open(&redis_servers::SENTINEL)
 #[cfg(feature = "redis")]
 conformance_suite!(redis_cluster, redis_servers::open(&redis_servers::CLUSTER));
 
+#[cfg(feature = "redlock")]
+conformance_suite!(redlock, redlock_servers::Majority::of(3));
+
+#[cfg(feature = "redlock")]
+conformance_suite!(redlock_of_five, redlock_servers::Majority::of(5));
+
 /// What every store that is built in leaves out. One line for each suite above.
 async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
     Vec::from([
@@ -34,6 +40,8 @@ async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
         ("sqlite", sqlite::skips().await),
         #[cfg(feature = "redis")]
         ("redis", redis::skips().await),
+        #[cfg(feature = "redlock")]
+        ("redlock", redlock::skips().await),
     ])
 }
 
@@ -125,6 +133,44 @@ mod redis_servers {
                 let mut server = self.0.lock().expect("no case panics here");
                 server.kill();
                 server.start();
+            }))
+        }
+    }
+}
+
+#[cfg(feature = "redlock")]
+mod redlock_servers {
+    use lockkeeper::Store;
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::redlock::RedlockStore;
+    use std::sync::{Arc, Mutex};
+    use testkit::RedisServer;
+
+    /// Servers that have everything on disk before they answer, so that they count although they have just started.
+    pub(crate) struct Majority(Mutex<Vec<RedisServer>>);
+
+    impl Majority {
+        pub(crate) fn of(nodes: usize) -> Self {
+            let server = |_| RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+            Self(Mutex::new((0..nodes).map(server).collect()))
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for Majority {
+        async fn open(&self) -> Arc<dyn Store> {
+            let ports: Vec<String> =
+                self.0.lock().expect("no case panics here").iter().map(|s| format!("127.0.0.1:{}", s.port())).collect();
+            let url = format!("redlock://{}", ports.join(","));
+            Arc::new(RedlockStore::connect(&url).await.expect("connected"))
+        }
+
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {
+                for server in self.0.lock().expect("no case panics here").iter_mut() {
+                    server.kill();
+                    server.start();
+                }
             }))
         }
     }

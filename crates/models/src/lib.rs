@@ -4,6 +4,7 @@
 pub mod deadline;
 pub mod fenced;
 pub mod handover;
+pub mod redlock;
 
 use lockkeeper::clock::Stamp;
 use lockkeeper::store::Claim;

@@ -44,6 +44,9 @@ fn page(record: &Record, scheme: &str, worst: Option<Duration>) -> String {
         text += &format!("    held for  {}\n", output::short(output::age(holder.since)));
         text += &format!("    ends in   {} unless renewed\n", output::short(holder.remaining));
     }
+    if let Some(remark) = &record.remark {
+        text += &format!("  {remark}\n");
+    }
     if let Some(worst) = worst {
         text +=
             &format!("  if a holder died now, it would be free in {} at worst\n", lockkeeper::duration::short(worst));

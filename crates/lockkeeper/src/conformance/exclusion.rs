@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-/// Of fifty claims at once, over five keepers, exactly one is granted.
+/// Of fifty claims at once, over five keepers, exactly one is granted; where votes can split, none may be, but never two.
 pub async fn one_of_fifty_wins(subject: &dyn Subject) {
     let (info, stores) = open::<5>(subject).await;
     let name = fresh_name("fifty");
@@ -23,13 +23,21 @@ pub async fn one_of_fifty_wins(subject: &dyn Subject) {
             (hand.attempt().await, hand)
         });
     }
-    let mut winners: Vec<Hand> = Vec::new();
+    let (mut winners, mut losers): (Vec<Hand>, Vec<Hand>) = (Vec::new(), Vec::new());
     for (answer, hand) in tasks.join_all().await {
         match answer {
             Attempt::Granted(_) => winners.push(hand),
-            Attempt::Held(held) => assert_eq!(held.place, None, "a try takes no place in line"),
+            Attempt::Held(held) => {
+                assert_eq!(held.place, None, "a try takes no place in line");
+                losers.push(hand);
+            }
             Attempt::Cancelled => panic!("nobody released {hand:?}"),
         }
+    }
+    if winners.is_empty() && !info.decisive {
+        // The votes were split; once they are taken back, whoever asks first wins.
+        losers[0].wins(Duration::from_secs(10)).await;
+        winners.push(losers.swap_remove(0));
     }
     assert_eq!(winners.len(), 1, "exactly one of fifty holds");
     winners[0].kept().await;

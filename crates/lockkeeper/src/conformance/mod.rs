@@ -82,6 +82,8 @@ pub enum Need {
     Permits,
     /// Hand-overs are pushed.
     Push,
+    /// Registers.
+    Registers,
     /// The subject can restart its store.
     Restart,
 }
@@ -96,6 +98,7 @@ impl Need {
             Self::Shared => (info.shared, "it has no shared mode"),
             Self::Permits => (info.permits, "it has no permits"),
             Self::Push => (info.push, "it does not push hand-overs"),
+            Self::Registers => (info.registers, "it keeps no registers"),
             Self::Restart => (can_restart, "it cannot be restarted with its data kept"),
         };
         (!there).then_some(why)
@@ -223,7 +226,7 @@ macro_rules! __conformance_cases {
             names::equal_names_always_exclude [];
             names::names_come_back_exact [];
             names::the_shortest_names_work [];
-            names::registers_keep_names_apart [];
+            names::registers_keep_names_apart [Registers];
             operators::list_pages_show_each_lock_once [];
             operators::a_prefix_is_bytes_not_a_pattern [];
             operators::the_empty_prefix_lists_everything [];
@@ -235,18 +238,18 @@ macro_rules! __conformance_cases {
             operators::break_hands_over [Queue];
             operators::a_broken_holder_is_told [];
             operators::a_broken_holder_harms_nobody [];
-            registers::a_value_is_read_back [];
-            registers::values_are_exact_bytes [];
-            registers::a_stale_pass_is_refused [];
-            registers::entering_alone_raises_the_fence [];
-            registers::an_equal_token_passes_for_its_holder_only [];
-            registers::the_ttl_ends_the_value_not_the_fence [];
-            registers::a_later_write_ends_the_earlier_ttl [];
-            registers::a_value_too_large_is_refused [];
-            registers::another_locks_pass_is_refused [];
-            registers::racing_writes_leave_the_highest [];
-            registers::a_register_is_no_lock [];
-            registers::values_survive_a_restart [Restart];
+            registers::a_value_is_read_back [Registers];
+            registers::values_are_exact_bytes [Registers];
+            registers::a_stale_pass_is_refused [Registers];
+            registers::entering_alone_raises_the_fence [Registers];
+            registers::an_equal_token_passes_for_its_holder_only [Registers];
+            registers::the_ttl_ends_the_value_not_the_fence [Registers];
+            registers::a_later_write_ends_the_earlier_ttl [Registers];
+            registers::a_value_too_large_is_refused [Registers];
+            registers::another_locks_pass_is_refused [Registers];
+            registers::racing_writes_leave_the_highest [Registers];
+            registers::a_register_is_no_lock [Registers];
+            registers::values_survive_a_restart [Registers Restart];
             keeper::an_acquire_dropped_at_any_poll_leaves_nothing [];
             keeper::a_wait_dropped_at_any_poll_leaves_nothing [Queue];
             keeper::a_dropped_guard_frees_the_lock [];

@@ -63,6 +63,33 @@ impl Metrics {
     }
 }
 
+/// The handles of one node, for stores that have several.
+#[cfg(feature = "redlock")]
+pub(crate) struct NodeMetrics {
+    pub(crate) up: Gauge,
+    pub(crate) latency: Histogram,
+    pub(crate) breaker: Gauge,
+}
+
+#[cfg(feature = "redlock")]
+impl NodeMetrics {
+    pub(crate) fn new(store: &'static str, node: &str) -> Self {
+        let node = node.to_owned();
+        Self {
+            up: gauge!("lockkeeper_node_up", "store" => store, "node" => node.clone()),
+            latency: histogram!("lockkeeper_node_latency_seconds", "store" => store, "node" => node.clone()),
+            breaker: gauge!("lockkeeper_node_breaker", "store" => store, "node" => node),
+        }
+    }
+}
+
+#[cfg(feature = "redlock")]
+impl std::fmt::Debug for NodeMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NodeMetrics")
+    }
+}
+
 /// A fence refused a stale pass.
 pub(crate) fn fence_rejected(fence: &'static str) {
     counter!("lockkeeper_fence_rejections_total", "fence" => fence).increment(1);

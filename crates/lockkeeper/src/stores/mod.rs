@@ -3,6 +3,7 @@
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+pub mod redlock;
 pub mod slot;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

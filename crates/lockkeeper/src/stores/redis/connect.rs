@@ -28,7 +28,7 @@ type Key = (Id, Node, u32);
 
 /// The connections of one store.
 #[derive(Debug)]
-pub(super) struct Links(Arc<Shared>);
+pub(in crate::stores) struct Links(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -67,14 +67,15 @@ impl std::fmt::Debug for Link {
 
 /// A connection in use, and how to say that it is broken.
 #[derive(Clone)]
-pub(super) struct Line {
-    pub(super) connection: MultiplexedConnection,
+pub(in crate::stores) struct Line {
+    pub(in crate::stores) connection: MultiplexedConnection,
     key: Key,
-    serial: u64,
+    /// Different for every connection of a store.
+    pub(in crate::stores) serial: u64,
 }
 
 impl Links {
-    pub(super) fn new(options: Options) -> Self {
+    pub(in crate::stores) fn new(options: Options) -> Self {
         Self(Arc::new(Shared {
             options,
             links: Mutex::default(),
@@ -90,7 +91,7 @@ impl Links {
 
     /// This runtime's connection to `node`. Opening it goes on when the caller gives up, so that a call with a short
     /// limit does not start over each time.
-    pub(super) async fn line(&self, node: &Node) -> Result<Line> {
+    pub(in crate::stores) async fn line(&self, node: &Node) -> Result<Line> {
         self.lane(node, 0).await
     }
 
@@ -144,7 +145,7 @@ impl Links {
     }
 
     /// The connection is broken: the next call opens another.
-    pub(super) fn broken(&self, line: &Line) {
+    pub(in crate::stores) fn broken(&self, line: &Line) {
         self.0.forget(&line.key, line.serial);
         self.0.routes.doubt();
     }

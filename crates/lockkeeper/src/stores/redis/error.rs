@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use redis::{RedisError, ServerErrorKind};
 
 /// What an error of the driver means; the sentence never holds a secret.
-pub(super) fn map_err(error: RedisError) -> Error {
+pub(in crate::stores) fn map_err(error: RedisError) -> Error {
     let detail = || error.detail().unwrap_or_default().to_owned();
     let mapped = match (error.kind(), code(&error)) {
         (redis::ErrorKind::AuthenticationFailed, _) | (_, Some("WRONGPASS" | "NOAUTH")) => {
@@ -71,7 +71,7 @@ fn code(error: &RedisError) -> Option<&str> {
 }
 
 /// Whether a connection that gave this answer should be replaced: it is broken, or its server is no primary any more.
-pub(super) fn is_fatal(error: &RedisError) -> bool {
+pub(in crate::stores) fn is_fatal(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_connection_dropped()
         || error.is_timeout()

@@ -12,14 +12,14 @@ const OURS: &[u8] = b"lk:";
 
 /// The keys of one lock that every step names; the others follow from the queue's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Keys {
-    pub(super) lock: Vec<u8>,
-    pub(super) fence: Vec<u8>,
-    pub(super) queue: Vec<u8>,
+pub(in crate::stores) struct Keys {
+    pub(in crate::stores) lock: Vec<u8>,
+    pub(in crate::stores) fence: Vec<u8>,
+    pub(in crate::stores) queue: Vec<u8>,
 }
 
 impl Keys {
-    pub(super) fn of(name: &LockName) -> Result<Self> {
+    pub(in crate::stores) fn of(name: &LockName) -> Result<Self> {
         let lock = name.as_bytes();
         if lock.starts_with(OURS) {
             return Err(Error::new(
@@ -45,7 +45,7 @@ impl Keys {
 }
 
 /// A key that lives in the same Cluster slot as `lock`, different for every lock and letter.
-pub(super) fn companion(letter: u8, lock: &[u8]) -> Vec<u8> {
+pub(in crate::stores) fn companion(letter: u8, lock: &[u8]) -> Vec<u8> {
     let mut key = vec![b'l', b'k', b':', letter];
     if tag(lock).is_some() {
         key.push(b'/');
@@ -111,7 +111,7 @@ pub(super) fn parse_mode(text: &str) -> Option<Mode> {
 }
 
 /// `host:pid:label`, all of it ASCII without spaces.
-pub(super) fn note_text(note: &Note) -> String {
+pub(in crate::stores) fn note_text(note: &Note) -> String {
     let mut text = String::new();
     encode(&note.host, &mut text);
     text.push(':');
@@ -154,7 +154,7 @@ fn decode(text: &str) -> Option<String> {
 }
 
 /// A holder from `token:ttl:since:flag:note`; only the mode when the text is not ours.
-pub(super) fn parse_holder(text: &str, mode: Mode, remaining: Option<Duration>) -> HolderRecord {
+pub(in crate::stores) fn parse_holder(text: &str, mode: Mode, remaining: Option<Duration>) -> HolderRecord {
     let mut record = HolderRecord { remaining, ..HolderRecord::new(mode) };
     let mut fields = text.splitn(5, ':');
     let mut number = || fields.next().and_then(|field| field.parse().ok());
@@ -166,7 +166,7 @@ pub(super) fn parse_holder(text: &str, mode: Mode, remaining: Option<Duration>) 
 }
 
 /// What follows the holder's id in the value of an Exclusive lock; `None` for a foreign value.
-pub(super) fn exclusive(value: &[u8]) -> Option<&str> {
+pub(in crate::stores) fn exclusive(value: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(value).ok()?.strip_prefix("lk1:")?;
     HolderId::from_hex(text.get(..32)?)?;
     text.get(32..)?.strip_prefix(':')

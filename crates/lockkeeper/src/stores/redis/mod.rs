@@ -26,12 +26,12 @@
 //! seen a grant, a restart without persistence, eviction or `FLUSHALL` can forget it; tokens rise all the same.
 
 mod answers;
-mod connect;
-mod error;
+pub(in crate::stores) mod connect;
+pub(in crate::stores) mod error;
 mod events;
-mod keys;
+pub(in crate::stores) mod keys;
 mod list;
-mod options;
+pub(in crate::stores) mod options;
 mod routes;
 mod script;
 

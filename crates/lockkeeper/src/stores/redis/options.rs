@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A server's address.
-pub(super) type Node = (Arc<str>, u16);
+pub(in crate::stores) type Node = (Arc<str>, u16);
 
 /// Every option, for the error that lists them.
 const KNOWN: &str = "ca_file, cert_file, key_file, password_file, sentinel_password_file, wait_replicas, wait_timeout";
@@ -32,9 +32,9 @@ const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// How a Redis store is reached. `Debug` shows no secret.
 #[derive(Clone)]
-pub(super) struct Options {
+pub(in crate::stores) struct Options {
     pub(super) kind: Kind,
-    pub(super) nodes: Vec<Node>,
+    pub(in crate::stores) nodes: Vec<Node>,
     user: Option<String>,
     password: Option<String>,
     sentinel_password: Option<String>,
@@ -59,7 +59,7 @@ fn bad(text: impl Into<String>) -> Error {
 
 impl Options {
     /// Reads what follows the scheme, not yet decoded, and the query's pairs.
-    pub(super) fn parse(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
+    pub(in crate::stores) fn parse(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let rest = place.strip_prefix("//").ok_or_else(|| bad(SHAPE))?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) =

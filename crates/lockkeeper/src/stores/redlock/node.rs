@@ -1,0 +1,314 @@
+//! The nodes: one connection per runtime and node, looked at before it is used, and questions to many nodes at once.
+
+use super::health::Health;
+use super::quorum::left_out_for;
+use super::scripts::{self, Script};
+use crate::clock::{Stamp, system_now};
+use crate::error::{Error, ErrorKind, Result};
+use crate::stores::redis::connect::{Line, Links};
+use crate::stores::redis::error::{is_fatal, map_err};
+use crate::stores::redis::options::{Node as Place, Options};
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// How many connections to one node are remembered: a keeper has two, and a few more when runtimes come and go.
+const REMEMBERED: usize = 16;
+
+/// All nodes of a store.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    links: Links,
+    pub(super) list: Vec<Node>,
+    max_ttl: Duration,
+}
+
+/// One node.
+#[derive(Debug)]
+pub(super) struct Node {
+    place: Place,
+    pub(super) label: String,
+    pub(super) health: Health,
+    /// What was found on each connection, by its serial number, newest last.
+    seen: Mutex<Vec<(u64, Seen)>>,
+}
+
+/// What a connection leads to.
+#[derive(Clone, Debug)]
+struct Seen {
+    run_id: String,
+    /// From when on the node counts.
+    counts_from: Stamp,
+}
+
+/// One pipelined question.
+#[derive(Clone)]
+pub(super) struct Ask {
+    pub(super) commands: Vec<Cmd>,
+    pub(super) script: Option<&'static Script>,
+    /// Only if the node counts.
+    pub(super) counted: bool,
+    pub(super) limit: Duration,
+    /// Set when the answer has lost its meaning: what has not been sent by then is not sent.
+    pub(super) over: Arc<AtomicBool>,
+}
+
+/// The answers to come, one per command.
+pub(super) type Asking = Pin<Box<dyn Future<Output = Vec<Result<Value>>> + Send>>;
+
+enum Trouble {
+    /// The node did not answer.
+    Silent(Error),
+    /// It did, but may not be asked this.
+    Refused(Error),
+}
+
+impl Nodes {
+    pub(super) fn new(options: Options, max_ttl: Duration) -> Self {
+        let node = |place: &Place| {
+            let label = format!("{}:{}", place.0, place.1);
+            Node { place: place.clone(), health: Health::new(&label), label, seen: Mutex::default() }
+        };
+        Self { list: options.nodes.iter().map(node).collect(), links: Links::new(options), max_ttl }
+    }
+
+    /// Asks one node. The first poll sends, if the connection is there.
+    pub(super) fn ask(self: &Arc<Self>, node: usize, ask: Ask) -> Asking {
+        let nodes = self.clone();
+        Box::pin(async move {
+            let count = ask.commands.len();
+            let this = &nodes.list[node];
+            let began = Instant::now();
+            match nodes.try_ask(node, ask).await {
+                Ok(answers) => {
+                    this.health.answered(began.elapsed());
+                    answers.into_iter().map(|a| a.map_err(|e| this.named(map_err(e)))).collect()
+                }
+                Err(trouble) => {
+                    let error = match trouble {
+                        Trouble::Silent(error) => {
+                            this.health.failed();
+                            error
+                        }
+                        Trouble::Refused(error) => error,
+                    };
+                    (0..count).map(|_| Err(this.named(error.clone()))).collect()
+                }
+            }
+        })
+    }
+
+    async fn try_ask(&self, node: usize, ask: Ask) -> Result<Vec<RedisResult<Value>>, Trouble> {
+        let late = || Trouble::Silent(Error::unavailable("did not answer in time"));
+        let end = tokio::time::Instant::now() + ask.limit;
+        let opened = tokio::time::timeout_at(end, self.links.line(&self.list[node].place)).await;
+        let mut line = opened.map_err(|_| late())?.map_err(Trouble::Silent)?;
+        let mut fresh = line.clone();
+        let seen = match self.list[node].seen(line.serial) {
+            Some(seen) => seen,
+            None => match tokio::time::timeout_at(end, self.look(node, &mut fresh)).await {
+                Ok(seen) => seen?,
+                Err(_) => {
+                    self.links.broken(&line);
+                    return Err(late());
+                }
+            },
+        };
+        let wait = seen.counts_from.since(system_now());
+        if ask.counted && !wait.is_zero() {
+            let wait = crate::duration::short(wait);
+            let text = format!("restarted and may have forgotten locks, so it is left out for another {wait}");
+            return Err(Trouble::Refused(Error::unavailable(text)));
+        }
+        if ask.over.load(Ordering::Relaxed) {
+            return Err(Trouble::Refused(Error::unavailable("was not connected in time")));
+        }
+        let Ok(answers) = tokio::time::timeout_at(end, evaluate(&mut line, &ask)).await else {
+            self.links.broken(&line);
+            return Err(late());
+        };
+        match answers.iter().find_map(|a| a.as_ref().err().filter(|e| is_fatal(e))) {
+            None => Ok(answers),
+            Some(error) => {
+                self.links.broken(&line);
+                Err(Trouble::Silent(map_err(error.clone())))
+            }
+        }
+    }
+
+    /// Finds out what a new connection leads to, and makes the scripts known.
+    async fn look(&self, node: usize, line: &mut Line) -> Result<Seen, Trouble> {
+        let mut config = redis::cmd("CONFIG");
+        config.arg("GET").arg("append*");
+        let loads = scripts::all().map(Script::load);
+        let mut answers = send(line, [redis::cmd("INFO"), config].into_iter().chain(loads).collect()).await.into_iter();
+        let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
+        let broken = |e: RedisError| {
+            self.links.broken(line);
+            Trouble::Silent(map_err(e))
+        };
+        let text: String = redis::from_redis_value(next().map_err(broken)?).unwrap_or_default();
+        // Where it is not allowed to be read, the disk is not relied upon.
+        let config: HashMap<String, String> = redis::from_redis_value(next().unwrap_or(Value::Nil)).unwrap_or_default();
+        let setting = |key: &str| config.get(key).map_or("", String::as_str);
+        let durable = setting("appendonly") == "yes" && setting("appendfsync") == "always";
+        let field = |key: &str| text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':')).unwrap_or("").trim();
+        check_info(&field).map_err(Trouble::Refused)?;
+        let uptime = Duration::from_secs(field("uptime_in_seconds").parse().unwrap_or(0));
+        let wait = left_out_for(uptime, self.max_ttl, durable);
+        let seen = Seen { run_id: field("run_id").to_owned(), counts_from: system_now().after(wait) };
+        let twin = self.list.iter().enumerate().find(|(i, other)| *i != node && other.runs(&seen.run_id));
+        if let Some((_, twin)) = twin {
+            let text = format!("is the same server as {}; every node must be one of its own", twin.label);
+            return Err(Trouble::Refused(Error::invalid_config(text)));
+        }
+        let this = &self.list[node];
+        if !wait.is_zero() && !this.runs(&seen.run_id) {
+            tracing::warn!(node = this.label, left_out = ?wait, "a node restarted and may have forgotten locks");
+        }
+        this.remember(line.serial, seen.clone());
+        Ok(seen)
+    }
+}
+
+/// Refuses what cannot be one of several independent primaries.
+fn check_info<'a>(field: &impl Fn(&str) -> &'a str) -> Result<()> {
+    let not = |what: &str| {
+        Error::invalid_config(format!(
+            "is {what}; a node of Redlock is a primary of its own, because a failover or a moved slot would forget locks"
+        ))
+    };
+    if field("redis_mode") == "sentinel" || field("redis_mode") == "cluster" {
+        return Err(not(&format!("part of a {}", field("redis_mode"))));
+    }
+    if !matches!(field("role"), "master" | "") {
+        return Err(not("a replica"));
+    }
+    let mut version = field("redis_version").split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (version.next().unwrap_or(0), version.next().unwrap_or(0));
+    if version != (0, 0) && version < (6, 2) {
+        return Err(Error::unsupported(format!("runs Redis {}.{}; 6.2 is needed", version.0, version.1)));
+    }
+    if field("maxmemory_policy").starts_with("allkeys") && field("maxmemory") != "0" {
+        tracing::warn!(policy = field("maxmemory_policy"), "this Redis may evict locks when its memory is full");
+    }
+    Ok(())
+}
+
+impl Node {
+    /// The error with the node's address in its sentence.
+    fn named(&self, error: Error) -> Error {
+        let named = Error::new(error.kind(), format!("{} {}", self.label, error.message())).in_store("redlock");
+        named.with_source(error)
+    }
+
+    fn seen(&self, serial: u64) -> Option<Seen> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().rev().find(|(known, _)| *known == serial).map(|(_, seen)| seen.clone())
+    }
+
+    /// Whether this is the process that answered last.
+    fn runs(&self, run_id: &str) -> bool {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        !run_id.is_empty() && seen.last().is_some_and(|(_, seen)| seen.run_id == run_id)
+    }
+
+    fn remember(&self, serial: u64, found: Seen) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() == REMEMBERED {
+            seen.remove(0);
+        }
+        seen.push((serial, found));
+    }
+}
+
+/// Sends; what the server has no script for is sent again, with it.
+async fn evaluate(line: &mut Line, ask: &Ask) -> Vec<RedisResult<Value>> {
+    let mut answers = send(line, ask.commands.clone()).await;
+    let missing = |answer: &RedisResult<Value>| matches!(answer, Err(e) if e.code() == Some("NOSCRIPT"));
+    if let Some(script) = ask.script.filter(|_| answers.iter().any(missing)) {
+        let lacking: Vec<usize> = (0..answers.len()).filter(|i| missing(&answers[*i])).collect();
+        let again = std::iter::once(script.load()).chain(lacking.iter().map(|i| ask.commands[*i].clone()));
+        let again = send(line, again.collect()).await;
+        for (i, answer) in lacking.into_iter().zip(again.into_iter().skip(1)) {
+            answers[i] = answer;
+        }
+    }
+    answers
+}
+
+/// One answer per command, from one write.
+async fn send(line: &mut Line, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
+    if let [command] = commands.as_slice() {
+        return vec![line.connection.send_packed_command(command).await.and_then(Value::extract_error)];
+    }
+    let count = commands.len();
+    let mut pipeline = Pipeline::with_capacity(count);
+    for command in commands {
+        pipeline.add_command(command);
+    }
+    match line.connection.send_packed_commands(&pipeline, 0, count).await {
+        Ok(mut values) => {
+            values.resize(count, Value::Nil);
+            values.into_iter().map(Value::extract_error).collect()
+        }
+        Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
+    }
+}
+
+/// Questions under way, answered in whatever order the nodes answer.
+pub(super) struct Fan<T> {
+    pending: Vec<(T, Asking)>,
+}
+
+impl<T: Send + Unpin + 'static> Fan<T> {
+    pub(super) fn new() -> Self {
+        Self { pending: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, tag: T, asking: Asking) {
+        self.pending.push((tag, asking));
+    }
+
+    /// The next answer; `None` when nothing is under way.
+    pub(super) async fn next(&mut self) -> Option<(T, Vec<Result<Value>>)> {
+        poll_fn(|cx| {
+            for i in 0..self.pending.len() {
+                if let Poll::Ready(answers) = self.pending[i].1.as_mut().poll(cx) {
+                    let (tag, _) = self.pending.swap_remove(i);
+                    return Poll::Ready(Some((tag, answers)));
+                }
+            }
+            if self.pending.is_empty() { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    /// Sends what can be sent now, so that whatever this keeper asks next comes after it.
+    pub(super) async fn sent(&mut self) {
+        poll_fn(|cx| {
+            self.pending.retain_mut(|(_, asking)| asking.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Lets the rest be answered unheard: the requests are out, and a node's silence must be noticed.
+    pub(super) fn go_on_alone(mut self) {
+        if !self.pending.is_empty()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move { while self.next().await.is_some() {} });
+        }
+    }
+}
+
+/// Whether an error means only that a node gave no answer.
+pub(super) fn is_silence(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable
+}

@@ -1,0 +1,122 @@
+//! What a store URL says.
+
+use crate::duration;
+use crate::error::{Error, Result};
+use crate::name::escape;
+use crate::stores::redis::options::Options;
+use std::time::Duration;
+
+/// The most nodes: more make every step slower and nothing safer.
+const MOST: usize = 15;
+
+/// The shortest `max_ttl`: below it, what a node's clock may be off by matters.
+const SHORTEST_MAX_TTL: Duration = Duration::from_secs(1);
+
+/// What a URL says.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) options: Options,
+    pub(super) max_ttl: Duration,
+    pub(super) timeout: Duration,
+}
+
+impl Settings {
+    pub(super) fn parse(place: &str, pairs: &[(String, String)]) -> Result<Self> {
+        let bad = |text: String| Err(Error::invalid_config(text));
+        let Some(rest) = place.strip_prefix("//") else {
+            return bad("a Redlock URL looks like redlock://[USER:PASSWORD@]HOST:PORT,HOST:PORT,HOST:PORT".into());
+        };
+        let (mut max_ttl, mut timeout, mut scheme) = (Duration::from_secs(60), Duration::from_secs(1), "redis");
+        let mut others = Vec::new();
+        for (key, value) in pairs {
+            match (key.as_str(), value.as_str()) {
+                ("max_ttl", text) => max_ttl = duration::parse(text)?,
+                ("timeout", text) => timeout = duration::parse(text)?,
+                ("tls", "on") => scheme = "rediss",
+                ("tls", _) => return bad("tls is on, or left out".into()),
+                ("ca_file" | "cert_file" | "key_file" | "password_file", _) => {
+                    others.push((key.clone(), value.clone()));
+                }
+                _ => {
+                    let key = escape(key.as_bytes());
+                    return bad(format!(
+                        "option '{key}' is unknown; known are ca_file, cert_file, key_file, max_ttl, password_file, \
+                         timeout, tls"
+                    ));
+                }
+            }
+        }
+        if max_ttl < SHORTEST_MAX_TTL {
+            return bad("max_ttl is at least 1s".into());
+        }
+        if timeout.is_zero() {
+            return bad("timeout cannot be 0".into());
+        }
+        let (authority, path) = rest.split_once('/').map_or((rest, ""), |(a, p)| (a, p));
+        let (login, hosts) = authority.rsplit_once('@').map_or(("", authority), |(login, hosts)| (login, hosts));
+        let at = if login.is_empty() { "" } else { "@" };
+        let mut options: Option<Options> = None;
+        for host in hosts.split(',') {
+            if host.is_empty() {
+                return bad("the list of Redlock nodes has an empty entry".into());
+            }
+            let one = Options::parse(scheme, &format!("//{login}{at}{host}/{path}"), &others)?;
+            match &mut options {
+                None => options = Some(one),
+                Some(all) if all.nodes.contains(&one.nodes[0]) => {
+                    return bad(format!("the Redlock node {} is listed twice", escape(host.as_bytes())));
+                }
+                Some(all) => all.nodes.extend(one.nodes),
+            }
+        }
+        let Some(options) = options else { return bad("a Redlock URL needs nodes".into()) };
+        match options.nodes.len() {
+            1 => bad("one node is no majority of anything: write redis:// for a single server, or list three".into()),
+            2 => bad("of two nodes both are needed, so any failure stops it: list three, or write redis://".into()),
+            n if n > MOST => bad(format!("{n} Redlock nodes are too many; five are plenty, {MOST} the most")),
+            _ => Ok(Self { options, max_ttl, timeout }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<Settings> {
+        let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Settings::parse(place, &pairs)
+    }
+
+    #[test]
+    fn a_url_lists_the_nodes() {
+        let s = parse("//u:p@a,b:7001,[::1]:7002/2", &[("max_ttl", "5s"), ("timeout", "100ms")]).unwrap();
+        let places: Vec<_> = s.options.nodes.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        assert_eq!(places, ["a:6379", "b:7001", "::1:7002"]);
+        assert_eq!((s.max_ttl, s.timeout), (Duration::from_secs(5), Duration::from_millis(100)));
+    }
+
+    #[test]
+    fn lists_that_cannot_work_are_refused_with_the_reason() {
+        for (place, pairs, why) in [
+            ("a,b,c", &[][..], "looks like"),
+            ("//a", &[], "redis://"),
+            ("//a,b", &[], "three"),
+            ("//a,b,a", &[], "twice"),
+            ("//a,b,a:6379", &[], "twice"),
+            ("//a,,c", &[], "empty"),
+            ("//a,b,c:x", &[], "port"),
+            ("//a,b,c", &[("max_ttl", "10ms")], "at least 1s"),
+            ("//a,b,c", &[("max_ttl", "x")], ""),
+            ("//a,b,c", &[("quorum", "2")], "known are"),
+            ("//a,b,c", &[("tls", "maybe")], "tls"),
+            ("//1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", &[], "too many"),
+        ] {
+            let error = parse(place, pairs).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{place}");
+            assert!(error.to_string().contains(why), "{place}: {error}");
+        }
+        assert!(!format!("{:?}", parse("//u:geheim@a,b,c", &[]).unwrap()).contains("geheim"));
+    }
+}
