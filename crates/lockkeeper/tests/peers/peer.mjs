@@ -19,7 +19,7 @@ const now = () => process.hrtime.bigint();
 const said = (word) => (word ? "yes" : "no");
 
 let lock;
-// Whether it went as asked; `undefined` is no answer of the library but a failure of ours.
+// Whether it went as asked.
 async function done(step) {
   try {
     lock = (await step()) ?? lock;
