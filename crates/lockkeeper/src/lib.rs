@@ -43,6 +43,7 @@ mod lock;
 #[doc(hidden)]
 pub mod machine;
 pub mod name;
+mod record;
 pub mod register;
 pub mod store;
 pub mod stores;

@@ -4,6 +4,8 @@
 //! from its server or from the claim's stamp. Everything that involves time or order lives in the engine, once.
 //! **Definite answers are values; an `Err` means only "unknown" or "impossible".**
 
+pub use crate::record::{Cursor, HolderRecord, Page, Record, WaiterRecord};
+
 use crate::clock::Stamp;
 use crate::error::Result;
 use crate::name::{LockName, escape};
@@ -347,7 +349,8 @@ pub enum Expiry {
 pub enum Runtime {
     /// Anywhere, with or without a Tokio runtime.
     Any,
-    /// Inside a Tokio runtime; each runtime gets a connection of its own.
+    /// Inside a Tokio runtime with I/O and time enabled; each runtime gets a connection of its own. Callers without a
+    /// runtime are served by the keeper's thread.
     Tokio,
     /// Only on the keeper's own thread: the session is the lock.
     Keeper,
@@ -411,80 +414,4 @@ impl StoreInfo {
             hand_over_slack: Duration::from_secs(1),
         }
     }
-}
-
-/// One lock as an operator sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Record {
-    /// Which lock.
-    pub name: LockName,
-    /// Who holds it, oldest first; empty when only waiters are left.
-    pub holders: Vec<HolderRecord>,
-    /// Who waits, first in line first. `list` may leave them out; `waiting` always counts them.
-    pub waiters: Vec<WaiterRecord>,
-    /// How many wait.
-    pub waiting: u32,
-    /// What else the store has to say, such as on how many nodes it is held.
-    pub remark: Option<String>,
-}
-
-impl Record {
-    /// A record of nobody.
-    pub fn new(name: LockName) -> Self {
-        Self { name, holders: Vec::new(), waiters: Vec::new(), waiting: 0, remark: None }
-    }
-}
-
-/// One holder as an operator sees it; the holder id is a secret and not shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HolderRecord {
-    /// How it is held.
-    pub mode: Mode,
-    /// Who; `None` for a foreign holder.
-    pub note: Option<Note>,
-    /// Its token, if it has one: what `break_lock` wants.
-    pub token: Option<Token>,
-    /// Since when, by the wall clock.
-    pub since: Option<SystemTime>,
-    /// How long until the lease ends unless renewed.
-    pub remaining: Option<Duration>,
-}
-
-impl HolderRecord {
-    /// A holder of whom only the mode is known.
-    pub fn new(mode: Mode) -> Self {
-        Self { mode, note: None, token: None, since: None, remaining: None }
-    }
-}
-
-/// One waiter as an operator sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WaiterRecord {
-    /// How it wants to hold.
-    pub mode: Mode,
-    /// Who.
-    pub note: Option<Note>,
-}
-
-impl WaiterRecord {
-    /// A waiter.
-    pub fn new(mode: Mode, note: Option<Note>) -> Self {
-        Self { mode, note }
-    }
-}
-
-/// Where a listing goes on; opaque to callers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor(pub Vec<u8>);
-
-/// One page of a listing.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Page {
-    /// The locks of this page.
-    pub records: Vec<Record>,
-    /// Where to go on, `None` at the end.
-    pub next: Option<Cursor>,
 }
