@@ -15,7 +15,9 @@ fn main() {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         // The other side of the hand-over between processes.
         ["peer", store] => handover::peer(store),
+        ["renew", store] => renew::hold(store),
         [] => {
+            header();
             for part in [memory::run, sqlite::run, handover::run, renew::run] {
                 part();
             }
@@ -26,4 +28,26 @@ fn main() {
         ["renew"] => renew::run(),
         _ => println!("usage: bench [memory|sqlite|handover|renew]"),
     }
+}
+
+/// What a figure means nothing without.
+fn header() {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cpu = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .unwrap_or(": unknown")
+        .trim_start_matches(['\t', ':', ' ']);
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let said = |program: &str, args: &[&str]| {
+        let out = std::process::Command::new(program).args(args).output();
+        out.map_or_else(|_| "unknown".to_owned(), |out| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+    };
+    println!(
+        "{cpu}, {cores} cores, Linux {}, {}, commit {}",
+        kernel.trim(),
+        said("rustc", &["--version"]),
+        said("git", &["rev-parse", "--short", "HEAD"]),
+    );
 }

@@ -25,9 +25,11 @@ pub(crate) const NOT_HELD: u8 = 1;
 pub(crate) const CODES: &str = "\
 Exit codes:
   the command's own; 128+N when signal N ended it; 127 not found; 126 not executable
+    1  break only: nobody holds the lock with that token
    64  the command line is wrong, or the store cannot do that
    69  the store does not answer
    70  the store holds something unexpected
+   71  the operating system refused something
    75  the lock is held by somebody else (run: --busy-code N sets another)
    76  the lock was lost, or about to be, and the command was stopped
    77  the store refused access
@@ -73,8 +75,12 @@ mod tests {
     fn the_table_of_the_library_is_the_one_in_the_help() {
         assert_eq!((ErrorKind::Busy.exit_code(), ErrorKind::Lost.exit_code()), (BUSY, LOST));
         assert_eq!((ErrorKind::InvalidName.exit_code(), ErrorKind::InvalidConfig.exit_code()), (USAGE, CONFIG));
-        for kind in [ErrorKind::Busy, ErrorKind::Lost, ErrorKind::Unavailable, ErrorKind::Denied, ErrorKind::Foreign] {
-            assert!(CODES.contains(&format!("   {}  ", kind.exit_code())), "{kind:?}");
+        use ErrorKind::{Closed, Denied, Foreign, Stale, Unavailable, Unexpected, Unsupported};
+        let kinds = [Closed, Denied, Foreign, Stale, Unavailable, Unexpected, Unsupported].map(ErrorKind::exit_code);
+        let page = include_str!("../../../docs/operations.md");
+        for code in kinds.into_iter().chain([USAGE, CONFIG, SYSTEM, BUSY, LOST, NOT_HELD]) {
+            assert!(CODES.contains(&format!("\n{code:>5}  ")), "{code} is not in the help");
+            assert!(page.contains(&format!("\n| {code} | ")), "{code} is not in docs/operations.md");
         }
     }
 }

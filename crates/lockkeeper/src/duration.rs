@@ -26,7 +26,7 @@ pub fn parse(text: &str) -> Result<Duration> {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| bad("the unit is missing"))?;
         let number: u64 = rest[..digits].parse().map_err(|_| bad("a number is missing or too large"))?;
         rest = &rest[digits..];
-        let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let letters = rest.find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len());
         let micros = match &rest[..letters] {
             "us" | "µs" => 1,
             "ms" => 1_000,
@@ -71,6 +71,8 @@ mod tests {
         assert_eq!(parse("1m30s").unwrap(), Duration::from_secs(90));
         assert_eq!(parse("250ms").unwrap(), Duration::from_millis(250));
         assert_eq!(parse("0").unwrap(), Duration::ZERO);
+        let tiny = Duration::from_micros(7);
+        assert_eq!(parse(&short(tiny)).unwrap(), tiny, "what is printed can be read");
         for bad in ["", "30", "30x", "s", "-1s", "1.5s", "99999999999999999999s", "1000000000000000d"] {
             assert!(parse(bad).unwrap_err().to_string().contains("such as"), "{bad}");
         }

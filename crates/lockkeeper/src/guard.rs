@@ -209,6 +209,10 @@ impl Lease {
 
     /// Resolves when the guard has ended, with the reason; `Released` after a normal release. Cancel safe.
     pub async fn lost(&self) -> LossReason {
+        if self.engine.is_forked() {
+            // The parent's thread, which would tell, does not exist here.
+            return LossReason::Forked;
+        }
         self.cell.lost().await
     }
 
@@ -225,14 +229,14 @@ impl Lease {
     }
 
     async fn ends_within_margin(&self, margin: impl Fn() -> Duration) {
-        let mut lost = pin!(self.cell.lost());
+        let mut lost = pin!(self.lost());
         let mut alarm: Option<(crate::clock::Stamp, Alarm)> = None;
         poll_fn(|cx| {
             if lost.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
             loop {
-                let at = self.cell.deadline().before(margin());
+                let at = self.before_deadline(&margin);
                 // Looked at again in the loop: alarms of a keeper that has ended ring at once.
                 if self.engine.now() >= at || matches!(self.cell.told(), State::Lost(_)) {
                     return Poll::Ready(());
@@ -248,6 +252,17 @@ impl Lease {
             }
         })
         .await
+    }
+
+    /// The deadline minus the margin that belongs to it: a renewal in between changes both.
+    fn before_deadline(&self, margin: impl Fn() -> Duration) -> crate::clock::Stamp {
+        loop {
+            let deadline = self.cell.deadline();
+            let at = deadline.before(margin());
+            if self.cell.deadline() == deadline {
+                return at;
+            }
+        }
     }
 
     /// The TTL it is renewed with.

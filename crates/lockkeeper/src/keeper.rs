@@ -46,6 +46,17 @@ impl Drop for Inner {
     }
 }
 
+impl Inner {
+    /// The name with the keeper's prefix. An empty one stays empty, and invalid: the prefix alone names no lock.
+    pub(crate) fn full_name(&self, name: &[u8]) -> Result<LockName> {
+        let prefix = &self.defaults.prefix;
+        if prefix.is_empty() || name.is_empty() {
+            return LockName::new(name);
+        }
+        LockName::new([prefix, name].concat())
+    }
+}
+
 impl Keeper {
     /// Connects to the store that `url` names, with default settings: `memory:`, `sqlite:/var/lib/app/locks.db`, …
     ///
@@ -93,7 +104,7 @@ impl Keeper {
     /// # Errors
     /// Whatever the store met.
     pub async fn inspect(&self, name: impl AsRef<[u8]>) -> Result<Option<Record>> {
-        let name = self.full_name(name.as_ref())?;
+        let name = self.inner.full_name(name.as_ref())?;
         self.inner.engine.check_fork()?;
         let record = self.inner.engine.ask_store(move |s| Box::pin(async move { s.inspect(&name).await })).await;
         Ok(record.map_err(|e| self.during(e, "inspect"))?.map(|r| self.strip(r)))
@@ -118,7 +129,7 @@ impl Keeper {
     /// # Errors
     /// Whatever the store met.
     pub async fn break_lock(&self, name: impl AsRef<[u8]>, token: Token) -> Result<Option<Token>> {
-        let name = self.full_name(name.as_ref())?;
+        let name = self.inner.full_name(name.as_ref())?;
         self.inner.engine.check_fork()?;
         let broken =
             self.inner.engine.ask_store(move |s| Box::pin(async move { s.break_lock(&name, token).await })).await;
@@ -134,7 +145,7 @@ impl Keeper {
     /// # Errors
     /// `Stale` when a later holder has been there; otherwise whatever the store met.
     pub async fn enter(&self, key: impl AsRef<[u8]>, pass: &Pass) -> Result<Option<Vec<u8>>> {
-        let (key, pass) = (self.full_name(key.as_ref())?, pass.clone());
+        let (key, pass) = (self.inner.full_name(key.as_ref())?, pass.clone());
         self.inner.engine.check_fork()?;
         let (name, shown) = (key.clone(), pass.token);
         let entry = self.inner.engine.ask_store(move |s| Box::pin(async move { s.enter(&key, &pass).await })).await;
@@ -149,7 +160,7 @@ impl Keeper {
     /// # Errors
     /// `Stale` when a later holder has been there, and then nothing was written; otherwise whatever the store met.
     pub async fn write(&self, key: impl AsRef<[u8]>, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<()> {
-        let (key, pass, value) = (self.full_name(key.as_ref())?, pass.clone(), value.to_vec());
+        let (key, pass, value) = (self.inner.full_name(key.as_ref())?, pass.clone(), value.to_vec());
         self.inner.engine.check_fork()?;
         let (name, shown) = (key.clone(), pass.token);
         let call =
@@ -165,7 +176,7 @@ impl Keeper {
     /// # Errors
     /// Whatever the store met.
     pub async fn read(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        let key = self.full_name(key.as_ref())?;
+        let key = self.inner.full_name(key.as_ref())?;
         self.inner.engine.check_fork()?;
         let value = self.inner.engine.ask_store(move |s| Box::pin(async move { s.read(&key).await })).await;
         value.map_err(|e| self.during(e, "read"))
@@ -184,10 +195,6 @@ impl Keeper {
     /// `Closed` in a forked child.
     pub async fn close(&self, limit: Duration) -> Result<Leftover> {
         self.inner.engine.close(limit).await
-    }
-
-    fn full_name(&self, name: &[u8]) -> Result<LockName> {
-        LockName::new([&self.inner.defaults.prefix, name].concat())
     }
 
     fn strip(&self, mut record: Record) -> Record {
@@ -317,6 +324,7 @@ impl Builder {
             .in_store(info.scheme));
         }
         check_ttl(self.ttl, &info)?;
+        check_max_hold(self.max_hold, &info)?;
         let note = note(&self.label)?;
         let defaults = Defaults {
             ttl: self.ttl,
@@ -350,6 +358,18 @@ pub(crate) fn check_ttl(ttl: Duration, info: &StoreInfo) -> Result<()> {
         info.scheme,
         short(info.ttl_floor),
         short(info.ttl_ceiling)
+    )))
+}
+
+/// Refuses a `max_hold` that can be over before the grant has arrived: it would be taken and given back for ever.
+pub(crate) fn check_max_hold(max_hold: Option<Duration>, info: &StoreInfo) -> Result<()> {
+    let Some(max_hold) = max_hold.filter(|max_hold| *max_hold < info.ttl_floor) else { return Ok(()) };
+    let short = crate::duration::short;
+    Err(Error::invalid_config(format!(
+        "a max_hold of {} could end before it began; {} allows {} or more",
+        short(max_hold),
+        info.scheme,
+        short(info.ttl_floor)
     )))
 }
 

@@ -36,6 +36,7 @@ pub mod error;
 pub mod fence;
 mod guard;
 mod keeper;
+mod lane;
 mod lock;
 #[doc(hidden)]
 pub mod machine;

@@ -3,7 +3,7 @@
 use crate::engine::Spec;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Lease};
-use crate::keeper::{Inner, check_ttl, note};
+use crate::keeper::{Inner, check_max_hold, check_ttl, note};
 use crate::name::LockName;
 use crate::store::{Held, Mode};
 use std::fmt;
@@ -28,12 +28,7 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) fn new(keeper: Arc<Inner>, name: &[u8]) -> Self {
-        let prefix = &keeper.defaults.prefix;
-        let name = if prefix.is_empty() || name.is_empty() {
-            LockName::new(name)
-        } else {
-            LockName::new([prefix, name].concat())
-        };
+        let name = keeper.full_name(name);
         Self { keeper, name, mode: None, ttl: None, wait: None, max_hold: None, label: None, mistake: None }
     }
 
@@ -157,9 +152,7 @@ impl Lock {
         let ttl = self.ttl.unwrap_or(defaults.ttl);
         check_ttl(ttl, info).map_err(|e| e.for_lock(&name))?;
         let max_hold = self.max_hold.or(defaults.max_hold);
-        if max_hold.is_some_and(|d| d.is_zero()) {
-            return Err(Error::invalid_config("a max_hold of 0 would end before it began").for_lock(&name));
-        }
+        check_max_hold(max_hold, info).map_err(|e| e.for_lock(&name))?;
         let note = match &self.label {
             Some(label) => Arc::new(note(label).map_err(|e| e.for_lock(&name))?),
             None => defaults.note.clone(),
@@ -185,5 +178,18 @@ impl Lock {
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock").field("name", &self.name).field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{ErrorKind, Keeper, Token};
+
+    #[tokio::test]
+    async fn an_empty_name_is_not_the_prefix() {
+        let keeper = Keeper::builder("memory:").prefix("app/").connect().await.unwrap();
+        assert_eq!(keeper.lock("").acquire().await.unwrap_err().kind(), ErrorKind::InvalidName);
+        assert_eq!(keeper.inspect("").await.unwrap_err().kind(), ErrorKind::InvalidName);
+        assert_eq!(keeper.break_lock("", Token::MAX).await.unwrap_err().kind(), ErrorKind::InvalidName);
     }
 }

@@ -86,6 +86,14 @@ fn metrics_in_the_code_and_on_the_page_are_the_same() {
     let page = metric_names(&read("docs/operations.md"));
     assert!(code.len() > 5, "{code:?}");
     assert_eq!(code, page);
+    let mut sources = Vec::new();
+    files(&root().join("crates/lockkeeper/src"), "rs", &mut sources);
+    for text in sources.iter().map(read) {
+        for (_, rest) in text.match_indices("fence_rejected(\"").map(|(at, m)| text.split_at(at + m.len())) {
+            let fence = rest.split('"').next().unwrap_or_default();
+            assert!(read("docs/operations.md").contains(&format!("`{fence}`")), "the page does not know {fence}");
+        }
+    }
 }
 
 #[test]

@@ -290,3 +290,25 @@ fn a_lease_keeps_neither_the_lock_nor_the_keeper() {
     until("released", || bench.record("x").is_none());
     assert_eq!(lease.check().map_err(|e: Error| e.kind()), Err(ErrorKind::Lost));
 }
+
+#[test]
+fn row_18_a_wait_that_can_never_end_is_given_up() {
+    let bench = Bench::new();
+    let odd = Arc::new(Odd::new(bench.store.share()));
+    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).unwrap();
+    let (_, other) = bench.keeper();
+    let held = now(other.lock("x").acquire()).unwrap();
+    let lock = keeper.lock("x");
+    let (mut first, mut second) = (Probe::new(lock.acquire()), Probe::new(lock.acquire()));
+    first.pend();
+    second.pend();
+    odd.foreign.store(true, Ordering::SeqCst);
+    bench.clock.advance(secs(4));
+    assert_eq!(first.finish().unwrap_err().kind(), ErrorKind::Foreign);
+    // The next task asks for itself, and may be luckier.
+    odd.foreign.store(false, Ordering::SeqCst);
+    second.pend();
+    now(held.release()).unwrap();
+    now(second.finish().unwrap().release()).unwrap();
+    empty(&keeper);
+}

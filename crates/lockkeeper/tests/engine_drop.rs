@@ -46,14 +46,14 @@ const SUBJECTS: [(&str, Subject); 9] = [
     }),
     ("lost", |k| {
         Box::pin(async move {
-            if let Ok(guard) = k.lock("x").max_hold(ms(5)).acquire().await {
+            if let Ok(guard) = k.lock("x").max_hold(ms(10)).acquire().await {
                 guard.lost().await;
             }
         })
     }),
     ("ends_within", |k| {
         Box::pin(async move {
-            if let Ok(guard) = k.lock("x").max_hold(ms(5)).acquire().await {
+            if let Ok(guard) = k.lock("x").max_hold(ms(10)).acquire().await {
                 guard.lease().ends_within(ms(2)).await;
             }
         })

@@ -4,7 +4,7 @@ mod common;
 
 use common::odd::Odd;
 use common::{Bench, Probe, TTL, empty, ms, now, secs, until};
-use lockkeeper::store::Store;
+use lockkeeper::store::{Event, Grant, Store};
 use lockkeeper::testing::{self, Op};
 use lockkeeper::{ErrorKind, Fence, Keeper, LossReason, State};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
@@ -130,6 +130,48 @@ fn the_heir_repeats_a_call_that_went_down_with_its_task() {
     assert_eq!(bench.record("x").unwrap().holders[0].token, Some(guard.token()), "the same claim, the same token");
     now(guard.release()).unwrap();
     assert!(bench.record("x").is_none());
+}
+
+#[test]
+fn the_call_that_went_down_with_its_task_is_cancelled_for_good() {
+    let bench = Bench::new();
+    let odd = Arc::new(Odd::new(bench.store.share()));
+    let (faults, store) = testing::Faults::wrap(odd.clone());
+    let keeper = now(Keeper::builder_for(store).clock(&bench.clock).connect()).unwrap();
+    let lock = keeper.lock("x");
+    faults.hold_reply(Op::Acquire);
+    let (mut head, mut heir) = (Probe::new(lock.acquire()), Probe::new(lock.acquire()));
+    head.pend();
+    heir.pend();
+    faults.let_go(Op::Acquire);
+    drop(head);
+    now(heir.ready().unwrap().release()).unwrap();
+    bench.settle();
+    empty(&keeper);
+    // The first call arrives once more, or only now.
+    let late = odd.seen.lock().unwrap()[0].1.clone();
+    now(bench.store.try_acquire(&[late])).pop().unwrap().unwrap();
+    assert!(bench.record("x").is_none(), "nobody is there to release it");
+}
+
+#[test]
+fn a_push_that_comes_after_its_lease_costs_no_place_in_line() {
+    let bench = Bench::new();
+    let odd = Arc::new(Odd::new(bench.store.share()));
+    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).unwrap();
+    let ((_, holder), (_, later)) = (bench.keeper(), bench.keeper());
+    let held = now(holder.lock("x").acquire()).unwrap();
+    let (first_lock, second_lock) = (keeper.lock("x"), later.lock("x"));
+    let (mut first, mut second) = (Probe::new(first_lock.acquire()), Probe::new(second_lock.acquire()));
+    first.pend();
+    second.pend();
+    let claim = odd.seen.lock().unwrap()[0].1.clone();
+    odd.say(Event::Granted(claim.holder, Grant { token: held.token(), stamp: claim.stamp, lease: ms(1) }));
+    bench.settle();
+    first.pend();
+    now(held.release()).unwrap();
+    assert!(first.finish().is_ok());
+    second.pend();
 }
 
 #[test]
@@ -356,4 +398,41 @@ fn the_metrics_tell_what_happened() {
     assert!(found["lockkeeper_releases_total"] >= 3.0);
     assert!(found["lockkeeper_fence_rejections_total fence=in-process"] >= 1.0);
     until("nothing is left", || testing::leftovers(&keeper).claims == 0);
+}
+
+/// Looks at the keeper's tables whenever something is logged.
+struct Nosy(Keeper, std::sync::mpsc::Sender<()>);
+
+impl tracing::Subscriber for Nosy {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        lockkeeper::testing::leftovers(&self.0);
+        let _ = self.1.send(());
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_subscriber_may_use_the_keeper_it_is_told_about() {
+    let bench = Bench::new();
+    let (faults, keeper) = bench.keeper();
+    let guard = now(keeper.lock("x").acquire()).unwrap();
+    faults.cut(Op::Release, 1);
+    let (told, heard) = std::sync::mpsc::channel();
+    // On a thread of its own: what this is about would hang for ever.
+    std::thread::spawn(move || {
+        tracing::subscriber::with_default(Nosy(keeper, told), || now(guard.release()).unwrap_err());
+    });
+    heard.recv_timeout(common::PATIENCE).expect("the failed release is told");
 }

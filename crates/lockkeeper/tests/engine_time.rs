@@ -9,6 +9,7 @@ use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::testing::{self, Op};
 use lockkeeper::{ErrorKind, Fence, Keeper, LockName, LossReason, Register, State};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The deadline of a lease of `TTL`, from its stamp.
@@ -111,6 +112,27 @@ fn row_05_a_grant_answered_after_its_lease_is_given_back_and_asked_for_anew() {
     now(guard.release()).unwrap();
     empty(&keeper);
     assert!(bench.record("x").is_none());
+}
+
+#[test]
+fn row_05_a_store_that_is_always_too_slow_for_the_ttl_ends_the_wait() {
+    let odd = Arc::new(Odd::new(MemoryStore::new()));
+    let keeper = Keeper::new(odd.clone()).unwrap();
+    odd.slow.store(30, Ordering::SeqCst);
+    for wait in [Duration::ZERO, ms(100)] {
+        let error = now(keeper.lock("x").ttl(ms(10)).wait(wait).acquire()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    empty(&keeper);
+}
+
+#[test]
+fn row_10_a_max_hold_that_could_end_before_it_began_is_refused() {
+    let keeper = now(Keeper::connect("memory:")).unwrap();
+    let error = now(keeper.lock("x").max_hold(ms(9)).wait(ms(100)).acquire()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    let error = now(Keeper::builder("memory:").max_hold(Duration::from_micros(1)).connect()).unwrap_err();
+    assert!(error.to_string().contains("allows 10ms or more"), "{error}");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 
 use lockkeeper::blocking::{Guard, Keeper};
 use lockkeeper::{LossReason, State};
+use std::future::Future;
 use std::process::Command;
+use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use testkit::{Proc, SOON, Signal, TempDir, eventually, found};
 
@@ -54,7 +56,12 @@ fn act() {
             let guard = hold(&keeper);
             match fork::fork().unwrap() {
                 fork::Fork::Child => {
-                    let states = format!("{:?} {:?}", guard.state(), keeper.lock("other").try_acquire().err());
+                    let lost = guard.lost();
+                    let lease = guard.lease();
+                    let mut ends = std::pin::pin!(lease.ends_within(Duration::ZERO));
+                    let ended = ends.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+                    let states =
+                        format!("{lost:?} {ended} {:?} {:?}", guard.state(), keeper.lock("other").try_acquire().err());
                     drop(guard);
                     drop(keeper);
                     write("child", states);
@@ -110,7 +117,7 @@ fn a_forked_child_has_no_lock_and_does_not_release_its_parents() {
     let dir = TempDir::new();
     let process = role("forks", &dir);
     let child = found(SOON, "the child's words", || dir.read("child"));
-    assert!(child.starts_with(&format!("{:?}", State::Lost(LossReason::Forked))), "{child}");
+    assert!(child.starts_with(&format!("Forked true {:?}", State::Lost(LossReason::Forked))), "{child}");
     assert!(child.contains("forked after the keeper was made"), "{child}");
     let keeper = connect(dir.path());
     assert!(keeper.lock("x").try_acquire().unwrap().is_none(), "the parent still holds it");

@@ -1,8 +1,8 @@
 //! B: one store, two keepers with one task each, messages that are delayed, reordered and lost, keepers that pause. The
 //! guard's own clock decides what a keeper believes; the store's clock decides what it grants.
 //!
-//! A step of the clock runs what is due in every keeper that is not paused, like the keeper's thread does. Calls that no
-//! longer matter are not repeated for ever: each keeper has a budget of upkeep calls, and beyond it they count as failed.
+//! A step of the clock runs what is due in every keeper that is not paused, like the keeper's thread does. Calls that
+//! do not matter are not repeated for ever: each keeper has a budget of upkeep calls; beyond it they count as failed.
 
 use crate::claim;
 use lockkeeper::HolderId;

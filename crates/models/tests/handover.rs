@@ -13,7 +13,10 @@ fn all_exclusive() -> Handover {
 
 fn run(what: &str, model: Handover) -> Outcome {
     let variant = model.variant;
-    let outcome = if variant == Variant::Shipped { check(model) } else { shortest(model) };
+    let outcome = match variant {
+        Variant::Shipped | Variant::LatePush => check(model),
+        _ => shortest(model),
+    };
     println!(
         "handover {variant:?}, {what}: {} states, depth {}, {:.1?}{}",
         outcome.states,
@@ -41,7 +44,19 @@ fn shipped_with_deaths() {
 
 #[test]
 fn shipped_with_deaths_and_losses() {
-    run("deaths and losses", Handover { deaths: 1, ages: 1, losses: 1, ..all_exclusive() }).assert_holds(5_000);
+    let tasks = vec![vec![Mode::Exclusive; 2], vec![Mode::Exclusive]];
+    run("deaths and losses", Handover { tasks, deaths: 1, ages: 1, losses: 1, ..all_exclusive() }).assert_holds(5_000);
+}
+
+#[test]
+fn shipped_with_late_pushes() {
+    run("late pushes", Handover { ages: 1, losses: 1, ..all_exclusive() }).assert_holds(5_000);
+}
+
+#[test]
+fn twin_late_push() {
+    let model = Handover { variant: Variant::LatePush, ages: 1, losses: 1, ..all_exclusive() };
+    run("", model).assert_breaks("an inherited place is not overtaken");
 }
 
 #[test]

@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// Long enough for anything that happens at all, on a busy machine too.
 pub const SOON: Duration = Duration::from_secs(30);
 
+/// For `env`: tests may be started in the background, where a shell makes its children ignore Ctrl-C for good.
+pub const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT,QUIT,TERM,TSTP,TTIN,TTOU";
+
 /// Waits until `condition` holds; panics with `what` when it has not within `limit`.
 pub fn eventually(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + limit;

@@ -31,7 +31,7 @@ impl Pty {
             options.open(path).expect("the other end")
         };
         let mut wrapped = Command::new("setsid");
-        wrapped.arg("--ctty").arg(command.get_program()).args(command.get_args());
+        wrapped.args(["--ctty", "env", crate::DEFAULT_SIGNALS]).arg(command.get_program()).args(command.get_args());
         for (key, value) in command.get_envs() {
             match value {
                 Some(value) => wrapped.env(key, value),

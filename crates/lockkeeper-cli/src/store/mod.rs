@@ -95,6 +95,11 @@ fn named(url: &str, source: &str) -> Result<Chosen, Failure> {
     match url {
         "" => Err(Failure::config(format!("{source} is empty; it must be a store URL or \"local\""))),
         "local" => Ok(Chosen::at(sqlite_url(&local::file()?))),
+        url if url.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("memory:")) => {
+            Err(Failure::config(format!(
+                "{source} is memory:, which lives inside one process and would exclude nobody; name a file: sqlite:PATH"
+            )))
+        }
         url => Ok(Chosen::at(url.to_owned())),
     }
 }

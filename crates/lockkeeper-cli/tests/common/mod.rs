@@ -28,7 +28,8 @@ impl Place {
 
     /// The same without a store.
     pub(crate) fn bare(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
+        let mut command = Command::new("env");
+        command.args([testkit::DEFAULT_SIGNALS, env!("CARGO_BIN_EXE_lockkeeper")]);
         command.args(args).current_dir(self.dir.path()).env_clear();
         command
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())

@@ -264,11 +264,11 @@ macro_rules! __conformance_cases {
 macro_rules! __conformance_tests {
     ($module:ident, $subject:expr; $($group:ident :: $case:ident [$($need:ident)*];)*) => {
         mod $module {
-            #[allow(unused_imports)]
+            #[allow(unused_imports, reason = "a subject may need nothing of its surroundings")]
             use super::*;
 
             /// The cases left out on this store, with the reasons.
-            #[allow(dead_code)]
+            #[allow(dead_code, reason = "only a test that writes the skips down calls it")]
             pub(super) async fn skips() -> Vec<(&'static str, &'static str)> {
                 $crate::conformance::skip_table(&$subject).await
             }

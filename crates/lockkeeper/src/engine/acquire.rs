@@ -20,6 +20,9 @@ const WARN_AFTER: Duration = Duration::from_secs(30);
 /// The least that a call may take, however short the caller's wait is.
 const SHORTEST_CALL: Duration = Duration::from_millis(50);
 
+/// How many answers may come too late, whatever the caller's wait is: a suspend costs one, a slow store all of them.
+const MOST_LATE: u32 = 3;
+
 /// The claim's number and the guard's cell, or who holds the lock still.
 pub(crate) type Acquired = Result<(u64, Arc<Cell>), Option<Held>>;
 
@@ -43,9 +46,15 @@ impl Engine {
         let mut ticket = Ticket { engine: self, spec, task, done: false };
         let mut limit = spec.wait.filter(|w| !w.is_zero()).map(|w| Alarm::new(self, began.after(w)));
         let mut warning = spec.wait.is_none().then(|| Alarm::new(self, began.after(WARN_AFTER)));
+        let mut asked = 0;
         loop {
             turn = match turn {
+                // Each answer was over before it came: a store that is always too slow does not make a wait longer.
+                Some(Turn::Try(_)) if asked >= MOST_LATE && spec.wait.is_some_and(|w| *now >= began.after(w)) => {
+                    return Err(Error::unavailable("the store's answers come too late for so short a ttl"));
+                }
                 Some(Turn::Try(key)) => {
+                    asked += 1;
                     let answer = self.ask(key, spec, began, *now).await;
                     *now = self.clock.now();
                     self.with_state(|s| s.answered(key, task, &spec.name, answer, *now))

@@ -84,7 +84,7 @@ impl Engine {
         let wake = std::mem::take(&mut state.wake_thread);
         let later = std::mem::take(&mut state.later);
         drop(state);
-        later.act();
+        later.act(&self.metrics);
         if wake {
             self.bell.notify_one();
         }
@@ -210,7 +210,7 @@ impl Engine {
         self.with_state(|s| s.close(Life::Closed));
         self.bell.notify_one();
         // The thread itself may drop the last reference; it cannot wait for itself.
-        if upkeep::is_keeper_thread() {
+        if crate::lane::is_upkeep() {
             return;
         }
         let state = self.lock();

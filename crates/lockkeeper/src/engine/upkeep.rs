@@ -7,21 +7,11 @@ use super::{Engine, Notify};
 use crate::clock::{Clock, Sleeper, Stamp};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Claim, LossReason, Store};
-use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// The most claims in one call: bounds the time a store spends on one step of a batch.
 const BATCH: usize = 1000;
-
-thread_local! {
-    static IS_KEEPER: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this is some keeper's own thread.
-pub(super) fn is_keeper_thread() -> bool {
-    IS_KEEPER.get()
-}
 
 pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> {
     let failed =
@@ -36,7 +26,7 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
     let engine = Arc::new(Engine {
         store,
         clock,
-        state: Mutex::new(State::new(metrics.clone())),
+        state: Mutex::new(State::new()),
         metrics,
         info,
         bell: Notify::new(),
@@ -49,7 +39,7 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
     std::thread::Builder::new()
         .name("lockkeeper".into())
         .spawn(move || {
-            IS_KEEPER.set(true);
+            crate::lane::enter_upkeep();
             #[cfg(feature = "testing")]
             if let Some(seat) = &seat {
                 seat.enter();

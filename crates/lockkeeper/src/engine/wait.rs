@@ -109,8 +109,9 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    pub(super) fn new(ttl: Duration, now: Stamp) -> Self {
-        let until = now.after(ttl).after(ttl / 100 + Duration::from_millis(2));
+    /// `longest` is the longest lease the store may have been asked for, `ttl` the one of now.
+    pub(super) fn new(ttl: Duration, longest: Duration, now: Stamp) -> Self {
+        let until = now.after(longest).after(longest / 100 + Duration::from_millis(2));
         Self {
             until,
             next: now,

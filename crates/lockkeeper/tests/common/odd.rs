@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use lockkeeper::register::{Entry, Written};
 use lockkeeper::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal};
 use lockkeeper::stores::memory::MemoryStore;
-use lockkeeper::{Error, LockName, Pass, Register, Result, Store, StoreInfo, Token};
+use lockkeeper::{Error, ErrorKind, LockName, Pass, Register, Result, Store, StoreInfo, Token};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -39,6 +39,12 @@ pub struct Odd {
     look: Mutex<Option<Hook>>,
     /// How many acquires are sent, and answered with an error, without arriving.
     pub failing: AtomicU32,
+    /// How many milliseconds an acquire takes to be answered.
+    pub slow: AtomicU64,
+    /// Whether it says that waiters queue in it.
+    pub queue: bool,
+    /// Every renewal is answered that the file is somebody else's.
+    pub foreign: AtomicBool,
     /// The scheme it goes by.
     pub scheme: &'static str,
     pub renew_panics: AtomicBool,
@@ -58,6 +64,9 @@ impl Odd {
             say,
             look: Mutex::default(),
             failing: AtomicU32::new(0),
+            slow: AtomicU64::new(0),
+            queue: true,
+            foreign: AtomicBool::new(false),
             scheme: "memory",
             renew_panics: AtomicBool::new(false),
             release_panics: AtomicBool::new(false),
@@ -104,6 +113,7 @@ impl Store for Odd {
     fn info(&self) -> StoreInfo {
         let mut info = self.inner.info();
         info.scheme = self.scheme;
+        info.queue = self.queue;
         info
     }
 
@@ -113,12 +123,18 @@ impl Store for Odd {
         if self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
             return claims.iter().map(|_| Err(Error::unavailable("the connection broke (injected)"))).collect();
         }
-        self.inner.try_acquire(claims).await
+        let answers = self.inner.try_acquire(claims).await;
+        std::thread::sleep(Duration::from_millis(self.slow.load(Ordering::SeqCst)));
+        answers
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
         self.renewals.fetch_add(1, Ordering::SeqCst);
         break_down(&self.renew_panics);
+        if self.foreign.load(Ordering::SeqCst) {
+            let error = || Error::new(ErrorKind::Foreign, "the file was replaced (injected)");
+            return claims.iter().map(|_| Err(error())).collect();
+        }
         self.inner.renew(claims).await
     }
 

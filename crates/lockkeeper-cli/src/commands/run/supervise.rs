@@ -110,6 +110,8 @@ impl Supervisor<'_> {
     /// Kills until nothing is left; the command's own end, if it came now.
     async fn kill_tree(&self) -> Option<End> {
         let mut end = None;
+        let mut pause = LOOK;
+        let mut told = false;
         loop {
             let left = tree::descendants(&self.strangers);
             tree::signal(&left, Signal::KILL);
@@ -121,7 +123,16 @@ impl Supervisor<'_> {
             if left.is_empty() && (end.is_some() || !exists(self.child.pid)) {
                 return end;
             }
-            tokio::time::sleep(LOOK).await;
+            // What ignores KILL has become another user's, or hangs in the kernel: it is not ours to end.
+            if !told && matches!(self.lease.state(), State::Lost(_)) && pause > LOOK {
+                told = true;
+                let pids: Vec<_> = left.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
+                let text =
+                    format!("the lock '{}' is over, but these processes cannot be ended: {pids:?}", self.lease.name());
+                self.voice.tell("survivors", &text, json!({ "name": self.lease.name().to_string(), "pids": pids }));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(100));
         }
     }
 

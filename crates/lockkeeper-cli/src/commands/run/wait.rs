@@ -11,6 +11,7 @@ use serde_json::json;
 use std::io::{IsTerminal, Write};
 use std::pin::pin;
 use std::time::{Duration, Instant};
+use unicode_width::UnicodeWidthChar;
 
 /// Waiting shorter than this is not worth a word.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -139,6 +140,17 @@ fn place(record: &Record) -> Option<(usize, u32)> {
     Some((at + 1, record.waiting))
 }
 
+/// As much of `text` as fits into so many columns: a line that wraps could not be written over.
+fn fitting(text: &str, columns: usize) -> &str {
+    let mut used = 0;
+    let too_far = |(_, c): &(usize, char)| {
+        used += c.width().unwrap_or(0);
+        used > columns
+    };
+    let end = text.char_indices().find(too_far).map_or(text.len(), |(at, _)| at);
+    &text[..end]
+}
+
 /// A line that is written over again and again.
 struct Line {
     live: bool,
@@ -152,7 +164,7 @@ impl Line {
         let columns = if columns == 0 { 80 } else { columns };
         // One column is left free: a full line would scroll on some terminals.
         let room = columns.max(20).saturating_sub("lockkeeper: ".len() + 1);
-        let text: String = text.chars().take(room).collect();
+        let text = fitting(text, room);
         let _ = write!(stderr.lock(), "\r\x1b[Klockkeeper: {text}");
         self.shown.set(true);
     }
@@ -161,5 +173,17 @@ impl Line {
         if self.shown.replace(false) {
             let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_cut_by_its_width_on_the_screen() {
+        assert_eq!(fitting("abcdef", 3), "abc");
+        assert_eq!(fitting("部署中", 5), "部署");
+        assert_eq!(fitting("部", 5), "部");
     }
 }

@@ -1,5 +1,6 @@
 //! The end of guards, one by one or all at once.
 
+use super::later::News;
 use super::{Entry, Life, Role, State, Turn, Work};
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind, Result};
@@ -21,7 +22,7 @@ impl State {
             if cell.set(hold.phase(), hold.deadline()) {
                 self.later.changed.push(cell.clone());
             }
-            self.metrics.let_go(now.since(cell.since), margin);
+            self.later.counts.let_go = Some((now.since(cell.since), margin));
         }
         entry.claim.stamp = now;
         let claim = entry.claim.clone();
@@ -36,12 +37,12 @@ impl State {
         let name = entry.claim.name.clone();
         match answer {
             Ok(_) => {
-                self.metrics.released.increment(1);
+                self.later.counts.released += 1;
                 self.forget(key);
             }
             Err(error) => {
-                self.metrics.release_retries.increment(1);
-                tracing::debug!(lock = %name, %error, "release failed, will be repeated");
+                self.later.counts.release_retries += 1;
+                self.later.news.push(News::ReleaseFailed(name.clone(), error.clone()));
                 let at = ending.failed(now);
                 self.set_timer(key, Some(at));
             }
@@ -69,10 +70,10 @@ impl State {
     pub(in crate::engine) fn force(&mut self, holder: crate::HolderId, reason: LossReason, now: Stamp) {
         let found = self.claims.iter().find(|(_, e)| e.claim.holder == holder);
         let Some((&key, entry)) = found.filter(|(_, e)| matches!(e.role, Role::Held { .. })) else { return };
-        let claim = entry.claim.clone();
+        let (claim, longest) = (entry.claim.clone(), entry.longest);
         self.lose(key, reason, now);
-        let ending = Role::Ending(crate::engine::wait::Ending::new(claim.ttl, now));
-        self.claims.insert(key, Entry { claim, max_hold: None, doubt: false, wake_at: None, role: ending });
+        let ending = Role::Ending(crate::engine::wait::Ending::new(claim.ttl, longest, now));
+        self.claims.insert(key, Entry { claim, max_hold: None, longest, doubt: false, wake_at: None, role: ending });
         self.set_timer(key, Some(now));
     }
 
@@ -116,7 +117,7 @@ impl State {
                     if cell.set(hold.phase(), hold.deadline()) {
                         self.later.changed.push(cell.clone());
                     }
-                    self.metrics.lost(reason);
+                    self.later.news.push(News::Lost(entry.claim.name.clone(), reason));
                 }
             }
         }

@@ -2,12 +2,14 @@
 //! no call to a store is made from here.
 
 mod guards;
+mod later;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod timers;
 
 use super::cell::Cell;
-use super::metrics::Metrics;
 use super::wait::{Ending, Wait};
 use crate::clock::Stamp;
 use crate::error::Error;
@@ -16,6 +18,7 @@ use crate::machine::queue::{self, Answer, Queue};
 use crate::name::LockName;
 use crate::store::{Claim, Grant, Held, Mode, Note};
 use crate::token::HolderId;
+use later::{Later, News};
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -64,6 +67,8 @@ struct Parked {
 struct Entry {
     claim: Claim,
     max_hold: Option<Duration>,
+    /// The longest TTL it was sent with: an heir's may be shorter than what the store has been told.
+    longest: Duration,
     /// An acquire of it came back without an answer, so it may still arrive.
     doubt: bool,
     /// Its key in `timers`.
@@ -75,8 +80,8 @@ struct Entry {
 enum Role {
     /// A call of its task is in flight.
     Trying,
-    /// In line, in the store or by polling.
-    Waiting(Wait),
+    /// In line, in the store or by polling. Boxed: most claims are held, and should not pay for its size.
+    Waiting(Box<Wait>),
     /// Granted; the cell exists from the moment its task has picked it up.
     Held { hold: Hold, grant: Grant, cell: Option<Arc<Cell>> },
     /// In the to-release set.
@@ -126,7 +131,6 @@ pub(in crate::engine) enum Life {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(in crate::engine) metrics: Metrics,
     queues: HashMap<LockName, Queue>,
     claims: Keyed<Entry>,
     /// Waiting claims by holder: where a pushed grant belongs.
@@ -150,26 +154,9 @@ pub(crate) struct State {
     pub(in crate::engine) later: Later,
 }
 
-/// Wakers run, and may drop, code of other tasks, which may come back to the tables: never under their lock.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct Later {
-    wake: Vec<Waker>,
-    spent: Vec<Waker>,
-    changed: Vec<Arc<Cell>>,
-}
-
-impl Later {
-    pub(in crate::engine) fn act(self) {
-        self.changed.iter().for_each(|cell| cell.ring());
-        self.wake.into_iter().for_each(Waker::wake);
-        drop(self.spent);
-    }
-}
-
 impl State {
-    pub(in crate::engine) fn new(metrics: Metrics) -> Self {
+    pub(in crate::engine) fn new() -> Self {
         Self {
-            metrics,
             queues: HashMap::new(),
             claims: Keyed::default(),
             waiting: HashMap::new(),
@@ -232,12 +219,12 @@ impl State {
         let name = entry.claim.name.clone();
         if let Role::Waiting(_) = entry.role {
             self.waiting.remove(&entry.claim.holder);
-            self.metrics.waiters.decrement(1.0);
+            self.later.counts.waiters -= 1;
         }
         let hold = Hold::new(&grant, entry.claim.ttl, entry.max_hold);
         if hold.deadline() <= now {
             // Answered after its own lease: worth nothing. Give it back and ask anew.
-            tracing::debug!(lock = %name, "a grant arrived after its lease had ended");
+            self.later.news.push(News::LateGrant(name.clone()));
             self.end(key, now);
             return self.step(&name, queue::Input::Answer(key, Answer::Gone), me, now);
         }
@@ -251,7 +238,12 @@ impl State {
     fn gone(&mut self, key: u64, now: Stamp) {
         let Some(entry) = self.claims.get(&key) else { return };
         let name = entry.claim.name.clone();
-        self.forget(key);
+        if entry.claim.unsettled {
+            // An acquire of it may still arrive and make it anew.
+            self.end(key, now);
+        } else {
+            self.forget(key);
+        }
         self.step(&name, queue::Input::Answer(key, Answer::Gone), None, now);
     }
 
@@ -264,7 +256,7 @@ impl State {
         {
             self.later.changed.push(cell.clone());
         }
-        let (phase, at) = (hold.phase(), hold.wake_at());
+        let (phase, at, unsettled) = (hold.phase(), hold.wake_at(), entry.claim.unsettled);
         let name = entry.claim.name.clone();
         let mut release = false;
         for output in outputs {
@@ -274,17 +266,14 @@ impl State {
                     work.renew.push((key, entry.claim.clone()));
                     work.limit = work.limit.max(limit);
                 }
-                hold::Output::Changed(Phase::Lost(reason)) => {
-                    self.metrics.lost(reason);
-                    tracing::warn!(lock = %name, %reason, "lock lost");
-                }
-                hold::Output::Changed(phase) => tracing::debug!(lock = %name, ?phase, "lock"),
+                hold::Output::Changed(Phase::Lost(reason)) => self.later.news.push(News::Lost(name.clone(), reason)),
+                hold::Output::Changed(phase) => self.later.news.push(News::Phase(name.clone(), phase)),
                 hold::Output::Release => release = true,
             }
         }
         match phase {
             Phase::Lost(_) => {
-                if release {
+                if release || unsettled {
                     self.end(key, now);
                 } else {
                     self.forget(key);
@@ -307,11 +296,11 @@ impl State {
             Role::Ending(_) => return,
             Role::Waiting(_) => {
                 self.waiting.remove(&entry.claim.holder);
-                self.metrics.waiters.decrement(1.0);
+                self.later.counts.waiters -= 1;
             }
             Role::Trying | Role::Held { .. } => {}
         }
-        let mut ending = Ending::new(entry.claim.ttl, now);
+        let mut ending = Ending::new(entry.claim.ttl, entry.longest, now);
         let at = if sent { ending.sent(now) } else { now };
         entry.role = Role::Ending(ending);
         self.set_timer(key, Some(at));
@@ -323,7 +312,7 @@ impl State {
             && let Role::Waiting(_) = entry.role
         {
             self.waiting.remove(&entry.claim.holder);
-            self.metrics.waiters.decrement(1.0);
+            self.later.counts.waiters -= 1;
         }
     }
 }

@@ -65,11 +65,13 @@ impl State {
             let mut claim = Claim::new(spec.name.clone(), fresh, spec.ttl, now, spec.note.clone());
             claim.mode = spec.mode;
             claim.unsettled = true;
-            Entry { claim, max_hold: spec.max_hold, doubt: false, wake_at: None, role: Role::Trying }
+            let longest = spec.ttl;
+            Entry { claim, max_hold: spec.max_hold, longest, doubt: false, wake_at: None, role: Role::Trying }
         });
         entry.claim.stamp = now;
         entry.claim.queue = queue && spec.waits();
         entry.claim.ttl = spec.ttl;
+        entry.longest = entry.longest.max(spec.ttl);
         entry.claim.clone()
     }
 
@@ -106,10 +108,10 @@ impl State {
                 if waits {
                     let wait = Wait::new(&entry.claim, held, now);
                     let at = wait.wake_at();
-                    entry.role = Role::Waiting(wait);
+                    entry.role = Role::Waiting(Box::new(wait));
                     self.waiting.insert(entry.claim.holder, key);
                     self.set_timer(key, Some(at));
-                    self.metrics.waiters.increment(1.0);
+                    self.later.counts.waiters += 1;
                     let holder = self.claims.get(&key).map(|e| e.claim.holder);
                     let turn = self.step(name, queue::Input::Answer(key, Answer::Held), Some(task), now);
                     let early = self.early.iter().position(|(id, _)| Some(*id) == holder);
@@ -149,6 +151,7 @@ impl State {
         let Role::Held { hold, grant, cell } = &mut entry.role else { return None };
         hold.adopt(grant.stamp, spec.ttl, spec.max_hold);
         (entry.claim.ttl, entry.max_hold) = (spec.ttl, spec.max_hold);
+        entry.longest = entry.longest.max(spec.ttl);
         let made = Arc::new(Cell::new(
             spec.name.clone(),
             entry.claim.holder,

@@ -1,10 +1,11 @@
 //! What the keeper's thread does: whatever is due, its answers, and the store's hints.
 
-use super::{Entry, Life, Role, State, Work};
+use super::later::News;
+use super::{Entry, Life, Role, State, Turn, Work};
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
 use crate::machine::hold;
-use crate::machine::queue::{self, Queue};
+use crate::machine::queue::{self, Answer, Queue};
 use crate::store::{Attempt, Event, LossReason, Renewal};
 use std::time::Duration;
 
@@ -72,8 +73,10 @@ impl State {
     }
 
     fn poll_waiting(&mut self, key: u64, now: Stamp, work: &mut Work) {
-        let Some(Entry { claim, role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
+        let Some(Entry { claim, doubt, role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
         if wait.in_flight {
+            // Its batch may be given longer, so the call can still arrive after the answer to the next one.
+            *doubt |= claim.unsettled;
             let at = wait.failed(Error::unavailable("the store did not answer in time"), now);
             self.set_timer(key, Some(at));
             return;
@@ -103,14 +106,14 @@ impl State {
                     // A keep-alive of its time in line, overtaken by the push of the grant: older, so no news.
                     Ok(Renewal::Waiting(_)) => return,
                     Err(error) => {
-                        tracing::debug!(lock = %entry.claim.name, %error, "renewal failed");
+                        self.later.news.push(News::RenewalFailed(entry.claim.name.clone(), error));
                         hold::Input::Failed
                     }
                 };
                 match input {
-                    hold::Input::Renewed { .. } => self.metrics.renewed.increment(1),
-                    hold::Input::Gone(_) => self.metrics.renew_lost.increment(1),
-                    _ => self.metrics.renew_failed.increment(1),
+                    hold::Input::Renewed { .. } => self.later.counts.renewed += 1,
+                    hold::Input::Gone(_) => self.later.counts.renew_lost += 1,
+                    _ => self.later.counts.renew_failed += 1,
                 }
                 self.hold_step(key, input, now, &mut Work::default());
             }
@@ -126,6 +129,7 @@ impl State {
                     self.set_timer(key, Some(at));
                 }
                 Ok(Renewal::Lost(_)) => self.gone(key, now),
+                Err(error) if !error.is_retryable() => self.give_up(key, error, now),
                 Err(error) => {
                     let at = wait.failed(error, now);
                     self.set_timer(key, Some(at));
@@ -147,6 +151,7 @@ impl State {
                 self.set_timer(key, Some(at));
             }
             Ok(Attempt::Cancelled) => self.gone(key, now),
+            Err(error) if !error.is_retryable() => self.give_up(key, error, now),
             Err(error) => {
                 let at = wait.failed(error, now);
                 self.set_timer(key, Some(at));
@@ -154,10 +159,25 @@ impl State {
         }
     }
 
+    /// The store will never answer a waiting claim: its task is told why, and the next one finds out for itself.
+    fn give_up(&mut self, key: u64, error: Error, now: Stamp) {
+        let Some(name) = self.claims.get(&key).map(|e| e.claim.name.clone()) else { return };
+        let task = self.queues.get(&name).and_then(Queue::pending).filter(|p| p.claim == key).map(|p| p.task);
+        self.end(key, now);
+        self.step(&name, queue::Input::Answer(key, Answer::Failed), None, now);
+        if let Some(task) = task {
+            let parked = self.tasks.entry(task).or_default();
+            parked.turn = Some(Turn::Failed(error));
+            self.later.wake.extend(parked.waker.take());
+        }
+    }
+
     /// A hint from the store.
     pub(in crate::engine) fn event(&mut self, event: Event, now: Stamp) {
         match event {
             Event::Granted(holder, grant) => match self.waiting.get(&holder) {
+                // Too late to be worth anything, and the claim may be back in line since: ask what it is now.
+                Some(&key) if hold::deadline(grant.stamp, grant.lease) <= now => self.poll_soon(key, now),
                 Some(&key) => drop(self.grant(key, grant, None, now)),
                 None => {
                     if self.early.len() == EARLY {

@@ -1,8 +1,10 @@
 //! Locks within one machine, in one SQLite file: nothing to set up, any number of processes.
 //!
-//! **Algorithm.** One thread per store owns the connection. It gathers what is pending into one `BEGIN IMMEDIATE …
+//! **Algorithm.** One thread per store works on its connection. It gathers what is pending into one `BEGIN IMMEDIATE …
 //! COMMIT`, renewals first, and answers after the commit; a lone claim on an uncontended Exclusive lock is a single
-//! statement. Everything else reads the name's rows, runs the same pure step as the memory store, and writes back what
+//! statement. When nothing is pending and no flush is due (`synchronous=normal`), the caller runs that statement itself:
+//! it takes less time than waking the thread, and it never waits, neither for another process nor for a checkpoint,
+//! which only the thread does. Everything else reads the name's rows, runs the same pure step as the memory store, and writes back what
 //! changed. A release hands over to the next waiter in its own transaction and touches the file, which other processes
 //! watch.
 //!
@@ -31,6 +33,7 @@
 //! until an operator acts. A full disk fails releases too; such locks end by their TTL.
 
 mod file;
+mod jobs;
 mod rows;
 mod schema;
 mod steps;
@@ -41,6 +44,7 @@ mod worker;
 
 use crate::duration;
 use crate::error::{Error, ErrorKind, Result};
+use crate::lane;
 use crate::name::{LockName, escape};
 use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::store::{
@@ -48,13 +52,14 @@ use crate::store::{
 };
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
+use jobs::{Answer, Job, Op};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use watch::Watch;
-use worker::{Answer, Job, Op, Signals, Worker};
+use worker::{Signals, Worker};
 
 /// The statements of the fast path, for the benchmark's floor.
 #[doc(hidden)]
@@ -128,6 +133,11 @@ pub struct SqliteStore {
     path: PathBuf,
     /// Taken by `Drop`, which ends the worker.
     jobs: Option<mpsc::Sender<Job>>,
+    /// Jobs sent and not yet done.
+    queued: Arc<AtomicUsize>,
+    /// What callers may work on themselves; `None` when a commit waits for the disk. The thread owns it, so that the
+    /// connection is closed there.
+    direct: Option<Weak<Mutex<Worker>>>,
     /// Disconnected when the worker has ended.
     ended: std::sync::Mutex<mpsc::Receiver<()>>,
     watch: tokio::sync::Mutex<Watch>,
@@ -152,16 +162,20 @@ impl SqliteStore {
         let keeper = (HolderId::random().map_err(during)?.to_u128() as u64) >> 1;
         let signals = Arc::new(Signals::default());
         let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
-        let worker = Worker::new(opened, boot, keeper, signals.clone(), sender);
+        let worker = Arc::new(Mutex::new(Worker::new(opened, boot, keeper, signals.clone(), sender)));
+        let direct = (options.synchronous == Synchronous::Normal).then(|| Arc::downgrade(&worker));
+        let queued = Arc::new(AtomicUsize::new(0));
+        let done = queued.clone();
         let (jobs, queue) = mpsc::channel();
         let (ending, ended) = mpsc::channel();
         let spawned = std::thread::Builder::new().name("lockkeeper-sqlite".into()).spawn(move || {
-            worker.run(&queue);
+            Worker::run(&worker, &queue, &done);
+            drop(worker);
             drop(ending);
         });
         spawned.map_err(|e| during(Error::unavailable(format!("no thread for the store: {e}")).with_source(e)))?;
         let watch = tokio::sync::Mutex::new(Watch::new(path.clone(), receiver, signals));
-        Ok(Self { path, jobs: Some(jobs), ended: ended.into(), watch })
+        Ok(Self { path, jobs: Some(jobs), queued, direct, ended: ended.into(), watch })
     }
 
     /// The file, as an absolute path.
@@ -169,17 +183,43 @@ impl SqliteStore {
         &self.path
     }
 
-    fn send(&self, op: Op) -> oneshot::Receiver<Result<Answer>> {
+    fn send(&self, op: Op, tried: bool) -> oneshot::Receiver<Result<Answer>> {
         let (reply, answer) = oneshot::channel();
         if let Some(jobs) = &self.jobs {
+            self.queued.fetch_add(1, Ordering::AcqRel);
             // A worker that has ended drops the reply, and that is what the caller sees.
-            let _ = jobs.send(Job { op, reply });
+            let _ = jobs.send(Job { op, tried, reply });
         }
         answer
     }
 
     async fn ask(&self, op: Op) -> Result<Answer> {
-        self.send(op).await.unwrap_or_else(|_| Err(broken("the store's thread has ended")))
+        let mut tried = false;
+        if matches!(op, Op::Acquire(_) | Op::Release(_))
+            && let Some(answer) = self.ask_directly(&op, &mut tried)
+        {
+            return Ok(answer);
+        }
+        self.send(op, tried).await.unwrap_or_else(|_| Err(broken("the store's thread has ended")))
+    }
+}
+
+impl SqliteStore {
+    /// The answer to a lone claim, when this thread can have it without waiting for anybody.
+    fn ask_directly(&self, op: &Op, tried: &mut bool) -> Option<Answer> {
+        // Not past those who queue, and not on a thread that renewals and deadlines depend on.
+        if self.queued.load(Ordering::Acquire) > 0 || lane::is_upkeep() {
+            return None;
+        }
+        let worker = self.direct.as_ref()?.upgrade()?;
+        let mut worker = worker.try_lock().ok()?;
+        *tried = true;
+        let (answer, tidy) = worker.directly(op)?;
+        drop(worker);
+        if tidy {
+            drop(self.send(Op::Tidy, false));
+        }
+        Some(answer)
     }
 }
 
@@ -242,7 +282,7 @@ impl Store for SqliteStore {
 
     async fn next_event(&self) -> Event {
         let mut watch = self.watch.lock().await;
-        watch.next(|| drop(self.send(Op::Look))).await
+        watch.next(|| drop(self.send(Op::Look, false))).await
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {

@@ -91,6 +91,8 @@ fn set_up(conn: &mut Connection, place: &Place, options: &SqliteOptions) -> Resu
         Synchronous::Full => "FULL",
     };
     conn.pragma_update(None, "synchronous", level).map_err(map)?;
+    // Checkpoints wait for the disk: the worker's thread makes them, not whichever commit comes next.
+    conn.pragma_update(None, "wal_autocheckpoint", 0).map_err(map)?;
     if empty {
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(map)?;
         // Another process may have been first.

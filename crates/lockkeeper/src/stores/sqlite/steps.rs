@@ -51,6 +51,10 @@ const CLEAN_REGISTERS: &str = "
 DELETE FROM register WHERE key IN (SELECT key FROM register
     WHERE used < :unused AND (value IS NULL OR ends IS NOT NULL) AND (value IS NULL OR ends < :wall) LIMIT :rows)";
 
+/// When the next round is due if this one was worth its while: names used once each would otherwise pile up faster than
+/// rows are looked at.
+pub(super) const CLEAN_ON: Duration = Duration::from_secs(1);
+
 const CLEAN_LOCK: &str = "DELETE FROM lock WHERE name = :name AND holder IS NULL AND others = 0 AND token < :unused";
 
 /// An open database and what one keeper has going on in it.
@@ -253,13 +257,14 @@ impl Steps {
     }
 
     /// Forgets some of what nobody needs any more, if no process has done so lately; the caller has a transaction open.
-    pub(super) fn clean(&self, at: At) -> Result<(), Fault> {
+    /// When the next round is due.
+    pub(super) fn clean(&self, at: At) -> Result<Duration, Fault> {
         let wall = Stamp::from_micros(at.wall_us);
         let due = int(wall.before(CLEAN_EVERY).as_micros());
         let read = "SELECT reached FROM cleaning WHERE last <= ?1 OR last > ?2";
         let reached: Option<Vec<u8>> =
             self.conn.query_row(read, params![due, int(at.wall_us)], |row| row.get(0)).optional()?;
-        let Some(reached) = reached else { return Ok(()) };
+        let Some(reached) = reached else { return Ok(CLEAN_EVERY) };
         let unused = int(wall.before(IDLE_LIFE).as_micros());
         let names = "SELECT name FROM lock WHERE name > ?1 ORDER BY name LIMIT ?2";
         let names: Vec<Vec<u8>> = self
@@ -267,6 +272,7 @@ impl Steps {
             .prepare(names)?
             .query_map(params![reached, CLEAN_ROWS], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
+        let mut removed = 0;
         for name in &names {
             let name = LockName::new(name)?;
             // A damaged row is left for whoever uses that name to be told.
@@ -275,7 +281,8 @@ impl Steps {
                 read => read?,
             };
             stored.write(&self.conn, &name, slot, self.boot)?;
-            self.conn
+            removed += self
+                .conn
                 .prepare_cached(CLEAN_LOCK)?
                 .execute(named_params! { ":name": name.as_bytes(), ":unused": unused })?;
         }
@@ -284,8 +291,10 @@ impl Steps {
         self.conn.execute(CLEAN_REGISTERS, values)?;
         let full = i64::try_from(names.len()).is_ok_and(|n| n == CLEAN_ROWS);
         let reached = names.last().filter(|_| full).map_or(&[][..], Vec::as_slice);
-        self.conn.execute("UPDATE cleaning SET last = ?1, reached = ?2", params![int(at.wall_us), reached])?;
-        Ok(())
+        let pause = if full && removed >= names.len() / 10 { CLEAN_ON } else { CLEAN_EVERY };
+        let last = int(wall.before(CLEAN_EVERY - pause).as_micros());
+        self.conn.execute("UPDATE cleaning SET last = ?1, reached = ?2", params![last, reached])?;
+        Ok(pause)
     }
 }
 

@@ -3,9 +3,11 @@
 mod agree;
 mod faults;
 
+use super::steps::Steps;
 use super::*;
-use crate::clock::system_now;
+use crate::clock::{Stamp, system_now};
 use crate::store::{Grant, Held, Mode, Note};
+use crate::stores::slot::At;
 use rusqlite::Connection;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -290,6 +292,41 @@ async fn registers_keep_the_fence_when_the_value_ends() {
     let store = dir.store();
     assert_eq!(store.read(&key).await.unwrap(), None, "the value has ended");
     assert_eq!(store.write(&key, &pass(5, low), b"late", None).await.unwrap(), Written::Stale { seen });
+}
+
+#[test]
+fn cleaning_goes_on_while_there_is_much_to_remove() {
+    let dir = Dir::new();
+    drop(dir.store());
+    let opened = schema::open(&dir.file(), &SqliteOptions::default()).unwrap();
+    let steps = Steps::new(opened.conn, opened.place, 1);
+    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500)
+                INSERT INTO lock (name, token, others) SELECT CAST(printf('%04d', i) AS BLOB), i, 0 FROM n;
+                UPDATE cleaning SET last = 0;";
+    steps.conn.execute_batch(fill).unwrap();
+    let day = 24 * 3600 * 1_000_000;
+    let clean = |seconds: u64| {
+        let at = At { now: Stamp::from_micros(1), wall_us: 2 * day + seconds * 1_000_000, keeper: 1 };
+        steps.clean(at).unwrap();
+        steps.conn.query_row("SELECT count(*) FROM lock", [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    assert_eq!([0, 0, 1, 2, 3].map(clean), [1500, 1500, 500, 0, 0]);
+}
+
+#[tokio::test]
+async fn the_log_does_not_grow_without_end() {
+    let dir = Dir::new();
+    let store = dir.store();
+    let log = || std::fs::metadata(format!("{}-wal", store.path().display())).unwrap().len();
+    let mut largest = 0;
+    for i in 0..6000 {
+        let claim = claim(&format!("{}", i % 500));
+        granted(&store, &claim).await;
+        store.release(&[claim]).await;
+        largest = largest.max(log());
+    }
+    // 12,000 commits of one page or more each would be about 50 MB.
+    assert!(largest < 16 << 20, "{largest}");
 }
 
 #[tokio::test]

@@ -1,69 +1,31 @@
 //! The one thread that talks to the database: it gathers what is pending into one transaction and answers after the
 //! commit.
 
+use super::jobs::{Answer, Job, Op, Pending};
 use super::rows::Fault;
 use super::schema::Opened;
 use super::steps::{CLEAN_EVERY, Steps};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::name::LockName;
-use crate::register::{Entry, Pass, Written};
-use crate::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal};
+use crate::store::{Claim, Event};
 use crate::stores::slot::At;
-use crate::token::{HolderId, Token};
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::token::HolderId;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 
-/// How many entries share a transaction: enough that a commit costs little per entry, few enough that it stays short.
-const MAX_ENTRIES: usize = 256;
+/// After how many commits the log is moved to the database.
+const LOG_COMMITS: u32 = 500;
 
-/// How many reads are answered before writes get their turn again.
-const MAX_READS: usize = 16;
+/// From this size on, in bytes, a log found when opening is moved at once: programs that run for a moment only, but
+/// always some of them, would otherwise let it grow without end.
+const LARGE_LOG: u64 = 1 << 20;
 
 /// How old the last look at the file may be for a single statement; renewals and transactions look every time.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// What the store asks of its worker.
-#[derive(Debug)]
-pub(super) enum Op {
-    Acquire(Vec<Claim>),
-    Renew(Vec<Claim>),
-    Release(Vec<Claim>),
-    Break(LockName, Token),
-    Enter(LockName, Pass),
-    Write(LockName, Pass, Vec<u8>, Option<Duration>),
-    Read(LockName),
-    Inspect(LockName),
-    List(Vec<u8>, Option<Cursor>),
-    /// Look for grants handed over to this keeper and tell them as events.
-    Look,
-}
-
-/// The answer to an [`Op`].
-#[derive(Debug)]
-pub(super) enum Answer {
-    Attempts(Vec<Result<Attempt>>),
-    Renewals(Vec<Result<Renewal>>),
-    Releases(Vec<Result<Release>>),
-    Break(Break),
-    Entry(Entry),
-    Written(Written),
-    Value(Option<Vec<u8>>),
-    Record(Option<Record>),
-    Page(Page),
-    Looked,
-}
-
-/// One call: what is asked, and where the answer goes. A caller that is gone does not stop the step.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) op: Op,
-    pub(super) reply: oneshot::Sender<Result<Answer>>,
-}
 
 /// What the worker tells the store besides its answers.
 #[derive(Debug, Default)]
@@ -83,15 +45,10 @@ pub(super) struct Worker {
     /// Grants already told as events, with their tokens: each is told once.
     told: HashMap<HolderId, u64>,
     looked: Option<Instant>,
-    cleaned: Option<Instant>,
-}
-
-/// What is pending, by urgency.
-#[derive(Default)]
-struct Pending {
-    renewals: VecDeque<Job>,
-    calls: VecDeque<Job>,
-    reads: VecDeque<Job>,
+    /// When to clean next; at once after opening.
+    clean_at: Option<Instant>,
+    /// Commits since the log was last moved to the database.
+    commits: u32,
 }
 
 impl Worker {
@@ -103,22 +60,58 @@ impl Worker {
         events: mpsc::UnboundedSender<Event>,
     ) -> Self {
         let Opened { conn, place, patience } = opened;
+        let log = std::fs::metadata(place.beside("-wal")).map_or(0, |file| file.len());
+        let commits = if log >= LARGE_LOG { LOG_COMMITS } else { 0 };
         let steps = Steps::new(conn, place, boot);
-        Self { steps, keeper, patience, signals, events, told: HashMap::new(), looked: None, cleaned: None }
+        Self { steps, keeper, patience, signals, events, told: HashMap::new(), looked: None, clean_at: None, commits }
     }
 
     /// Serves until the store is dropped and everything it sent is done.
-    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+    pub(super) fn run(this: &Mutex<Self>, jobs: &Receiver<Job>, queued: &AtomicUsize) {
         let mut pending = Pending::default();
         while pending.gather(jobs) {
+            let mut this = this.lock().unwrap_or_else(PoisonError::into_inner);
             let batch = pending.next_writes();
+            let reads = pending.next_reads();
+            // From here on the lock keeps callers from working themselves.
+            queued.fetch_sub(batch.len() + reads.len(), Ordering::AcqRel);
             if !batch.is_empty() {
-                self.write(batch);
+                this.write(batch);
             }
-            for job in pending.next_reads() {
-                self.read(job);
+            for job in reads {
+                this.read(job);
             }
-            self.clean();
+            this.checkpoint();
+            this.clean();
+        }
+    }
+
+    /// A lone claim on the thread of whoever asks: the answer, and whether it is time to tidy. `None` when it would have
+    /// to wait, or when it takes more than one statement; then nothing has happened.
+    pub(super) fn directly(&mut self, op: &Op) -> Option<(Answer, bool)> {
+        if self.look_at_file(&[]).is_err() {
+            return None;
+        }
+        let patience = self.patience.swap(0, Ordering::Relaxed);
+        let answer = self.single(op);
+        self.patience.store(patience, Ordering::Relaxed);
+        // An error is left to the thread, which asks again and says what it was.
+        let answer = answer.ok().flatten()?;
+        if let Op::Acquire(claims) | Op::Release(claims) = op {
+            self.told.retain(|id, _| claims.iter().all(|claim| claim.holder != *id));
+        }
+        self.commits += 1;
+        Some((answer, self.commits >= LOG_COMMITS || self.wants_cleaning()))
+    }
+
+    /// Moves the log to the database now and then. Only here, because it waits for the disk.
+    fn checkpoint(&mut self) {
+        if self.commits < LOG_COMMITS {
+            return;
+        }
+        self.commits = 0;
+        if let Err(e) = self.steps.conn.execute_batch("PRAGMA wal_checkpoint(PASSIVE)") {
+            tracing::debug!(error = %e, "the log was not moved to the database this time");
         }
     }
 
@@ -131,12 +124,13 @@ impl Worker {
             return fail(batch, &e);
         }
         self.forget_told(&batch);
-        if batch.len() == 1 {
+        if batch.len() == 1 && !batch[0].tried {
             match self.single(&batch[0].op) {
                 Ok(None) => {}
                 answer => {
                     let answer = answer.and_then(|a| a.ok_or(rusqlite::Error::InvalidQuery));
                     let answer = answer.map_err(|e| self.database_error(e));
+                    self.commits += 1;
                     if let Some(job) = batch.pop() {
                         // The caller may have gone; the step stands, and its release will end it.
                         let _ = job.reply.send(answer);
@@ -151,6 +145,7 @@ impl Worker {
         }
         match self.transaction(&batch) {
             Ok(answers) => {
+                self.commits += 1;
                 self.after_commit();
                 for (job, answer) in batch.into_iter().zip(answers) {
                     let _ = job.reply.send(answer);
@@ -212,6 +207,8 @@ impl Worker {
                 self.look(at)?;
                 Answer::Looked
             }
+            // The round that this job makes does it.
+            Op::Tidy => Answer::Looked,
         })
     }
 
@@ -317,63 +314,26 @@ impl Worker {
         }
     }
 
+    fn wants_cleaning(&self) -> bool {
+        self.clean_at.is_none_or(|at| Instant::now() >= at)
+    }
+
     /// Cleans now and then, when it costs nobody a wait.
     fn clean(&mut self) {
-        if self.cleaned.is_some_and(|at| at.elapsed() < CLEAN_EVERY) {
+        if !self.wants_cleaning() {
             return;
         }
-        self.cleaned = Some(Instant::now());
         let patience = self.patience.swap(0, Ordering::Relaxed);
         let begun = self.steps.conn.execute_batch("BEGIN IMMEDIATE").map_err(Fault::from);
         let done = begun.and_then(|()| self.steps.clean(self.at()));
-        if let Err(e) = done.and_then(|()| Ok(self.steps.conn.execute_batch("COMMIT")?)) {
+        let done = done.and_then(|pause| Ok(self.steps.conn.execute_batch("COMMIT").map(|()| pause)?));
+        let pause = done.unwrap_or_else(|e| {
             tracing::debug!(error = ?e, "unused rows were not cleaned up this time");
-        }
+            CLEAN_EVERY
+        });
+        self.clean_at = Some(Instant::now() + pause);
         self.roll_back();
         self.patience.store(patience, Ordering::Relaxed);
-    }
-}
-
-impl Pending {
-    /// Takes in what has arrived, waiting when nothing is pending; `false` when the store is gone and all is done.
-    fn gather(&mut self, jobs: &Receiver<Job>) -> bool {
-        if self.renewals.is_empty() && self.calls.is_empty() && self.reads.is_empty() {
-            match jobs.recv() {
-                Ok(job) => self.push(job),
-                Err(_) => return false,
-            }
-        }
-        while let Ok(job) = jobs.try_recv() {
-            self.push(job);
-        }
-        true
-    }
-
-    fn push(&mut self, job: Job) {
-        match job.op {
-            Op::Renew(_) => self.renewals.push_back(job),
-            Op::Read(_) | Op::Inspect(_) | Op::List(..) | Op::Look => self.reads.push_back(job),
-            _ => self.calls.push_back(job),
-        }
-    }
-
-    fn next_writes(&mut self) -> Vec<Job> {
-        let (mut batch, mut entries) = (Vec::new(), 0);
-        while entries < MAX_ENTRIES
-            && let Some(job) = self.renewals.pop_front().or_else(|| self.calls.pop_front())
-        {
-            entries += match &job.op {
-                Op::Acquire(claims) | Op::Renew(claims) | Op::Release(claims) => claims.len().max(1),
-                _ => 1,
-            };
-            batch.push(job);
-        }
-        batch
-    }
-
-    fn next_reads(&mut self) -> Vec<Job> {
-        let count = self.reads.len().min(MAX_READS);
-        self.reads.drain(..count).collect()
     }
 }
 

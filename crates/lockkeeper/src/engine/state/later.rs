@@ -1,0 +1,93 @@
+//! What a step leaves to do once the lock on the tables is gone. Wakers, subscribers and recorders run, and may drop,
+//! code of other people, which may come back to the tables: never under their lock.
+
+use crate::engine::cell::Cell;
+use crate::engine::metrics::Metrics;
+use crate::error::Error;
+use crate::machine::hold::Phase;
+use crate::name::LockName;
+use crate::store::LossReason;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Later {
+    pub(super) wake: Vec<Waker>,
+    pub(super) spent: Vec<Waker>,
+    pub(super) changed: Vec<Arc<Cell>>,
+    pub(super) counts: Counts,
+    pub(super) news: Vec<News>,
+}
+
+/// What every cycle counts: numbers, so that telling it allocates nothing.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) waiters: i32,
+    pub(super) renewed: u32,
+    pub(super) renew_failed: u32,
+    pub(super) renew_lost: u32,
+    pub(super) released: u32,
+    pub(super) release_retries: u32,
+    /// How long a guard was held, and what was left; a step releases one at most.
+    pub(super) let_go: Option<(Duration, Duration)>,
+}
+
+/// What is rare enough for words.
+#[derive(Debug)]
+pub(super) enum News {
+    Lost(LockName, LossReason),
+    Phase(LockName, Phase),
+    RenewalFailed(LockName, Error),
+    ReleaseFailed(LockName, Error),
+    LateGrant(LockName),
+}
+
+impl Later {
+    /// Counts, wakes, and only then finds words for it: a slow log delays nobody who has lost a lock.
+    pub(in crate::engine) fn act(self, metrics: &Metrics) {
+        self.counts.tell(metrics);
+        for news in &self.news {
+            if let News::Lost(_, reason) = news {
+                metrics.lost(*reason);
+            }
+        }
+        self.changed.iter().for_each(|cell| cell.ring());
+        self.wake.into_iter().for_each(Waker::wake);
+        drop(self.spent);
+        self.news.into_iter().for_each(News::log);
+    }
+}
+
+impl Counts {
+    fn tell(&self, metrics: &Metrics) {
+        let counters = [
+            (self.renewed, &metrics.renewed),
+            (self.renew_failed, &metrics.renew_failed),
+            (self.renew_lost, &metrics.renew_lost),
+            (self.released, &metrics.released),
+            (self.release_retries, &metrics.release_retries),
+        ];
+        for (count, counter) in counters.into_iter().filter(|(count, _)| *count > 0) {
+            counter.increment(count.into());
+        }
+        if self.waiters != 0 {
+            metrics.waiters.increment(f64::from(self.waiters));
+        }
+        if let Some((held, margin)) = self.let_go {
+            metrics.let_go(held, margin);
+        }
+    }
+}
+
+impl News {
+    fn log(self) {
+        match self {
+            Self::Lost(lock, reason) => tracing::warn!(%lock, %reason, "lock lost"),
+            Self::Phase(lock, phase) => tracing::debug!(%lock, ?phase, "lock"),
+            Self::RenewalFailed(lock, error) => tracing::debug!(%lock, %error, "renewal failed"),
+            Self::ReleaseFailed(lock, error) => tracing::debug!(%lock, %error, "release failed, will be repeated"),
+            Self::LateGrant(lock) => tracing::debug!(%lock, "a grant arrived after its lease had ended"),
+        }
+    }
+}
