@@ -33,6 +33,9 @@ mod options;
 mod routes;
 mod script;
 
+#[doc(hidden)]
+pub use script::texts;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written, check_value};

@@ -41,6 +41,12 @@ scripts! {
     READ = "read";
 }
 
+/// The texts of the scripts for acquire, renew and release: benchmarks send them by hand.
+#[doc(hidden)]
+pub fn texts() -> [&'static str; 3] {
+    [ACQUIRE.text, RENEW.text, RELEASE.text]
+}
+
 /// One run of a script.
 #[derive(Debug)]
 pub(super) struct Call {
