@@ -22,6 +22,7 @@
 //! |---|---|---|---|---|
 //! | memory | `memory:[NAME]` | always on | one process | max(previous + 1, wall clock µs) |
 //! | SQLite | `sqlite:PATH` | `sqlite` | one machine | max(previous + 1, wall clock µs) |
+//! | Redis, Valkey | `redis://HOST` | `redis` | many machines | max(previous + 1, server clock µs) |
 //!
 //! What a lock can and cannot promise is in `docs/safety.md`; how to write a store of your own in
 //! `docs/custom-store.md`.

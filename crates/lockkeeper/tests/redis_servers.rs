@@ -169,7 +169,18 @@ async fn an_acl_that_allows_what_the_page_says_is_enough() {
     drop(keeper.lock("y").shared().acquire().await.expect("granted"));
 
     assert_eq!(
-        server.cli(&["ACL", "SETUSER", "narrow", "on", ">pw", "~mine:*", "~lk:?:{mine:*", "&lk:k:*", "+@all"]),
+        server.cli(&[
+            "ACL",
+            "SETUSER",
+            "narrow",
+            "on",
+            ">pw",
+            "~mine:*",
+            "~lk:?:{mine:*",
+            "resetchannels",
+            "&lk:k:*",
+            "+@all"
+        ]),
         "OK"
     );
     let keeper = self::keeper(&format!("redis://narrow:pw@127.0.0.1:{}", server.port())).await;
@@ -181,9 +192,10 @@ async fn an_acl_that_allows_what_the_page_says_is_enough() {
 async fn refusals_of_the_server_are_told_apart_and_lose_nothing() {
     let server = RedisServer::new();
     let keeper = keeper(&server.url()).await;
-    let guard = taken(&keeper, "held").await;
+    let (guard, other) = (taken(&keeper, "held").await, taken(&keeper, "other").await);
 
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    other.release().await.expect("a release needs no memory");
     let error = refusal(&keeper, "x").await;
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("memory"), "{error}");
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);

@@ -1,6 +1,7 @@
 //! Real Redis servers on free loopback ports.
 
-use crate::{Ended, Proc, SOON, Signal, TempDir, eventually};
+use crate::{Proc, SOON, Signal, TempDir, eventually};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,12 +19,21 @@ pub struct RedisServer {
     login: Vec<String>,
 }
 
+/// The file that says how far a server's clock is off.
+const CLOCK: &str = "clock";
+
+/// What makes it so.
+const SHIM: &str = "clock_shim.so";
+
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("loopback has free ports").port()
 }
 
+/// The program of that name, or the one that an environment variable such as `REDIS_SERVER` names.
 pub(crate) fn program(name: &str) -> Command {
+    let chosen = std::env::var(name.replace('-', "_").to_uppercase());
+    let name = chosen.as_deref().unwrap_or(name);
     let found = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     assert!(found.is_ok(), "{name} is not installed: apt-get install redis-server");
     Command::new(name)
@@ -55,6 +65,25 @@ impl RedisServer {
         Self::begin(options, dir, true)
     }
 
+    /// Starts one whose clock can be stepped.
+    pub fn with_clock() -> Self {
+        let dir = TempDir::new();
+        std::fs::write(dir.join(CLOCK), [0; 8]).expect("the directory is ours");
+        let source = dir.write("clock_shim.c", include_str!("clock_shim.c"));
+        let mut compile = Command::new("cc");
+        let made = compile.args(["-shared", "-fPIC", "-O1", "-o"]).arg(dir.join(SHIM)).arg(source).status();
+        assert!(made.is_ok_and(|status| status.success()), "cc makes the clock's shim: apt-get install gcc libc6-dev");
+        Self::begin(Vec::new(), dir, false)
+    }
+
+    /// Sets its clock off by so many seconds from the real one.
+    pub fn step_clock(&self, seconds: i64) {
+        // In place: the server has the file mapped.
+        let file = std::fs::OpenOptions::new().write(true).open(self.dir.join(CLOCK));
+        let written = file.and_then(|mut file| file.write_all(&(seconds * 1_000_000).to_ne_bytes()));
+        written.expect("the server has a clock of its own");
+    }
+
     fn begin(options: Vec<String>, dir: TempDir, tls: bool) -> Self {
         let mut server = Self { process: None, port: free_port(), options, dir, tls, login: Vec::new() };
         // Somebody else may take the port first; another one is as good.
@@ -78,6 +107,10 @@ impl RedisServer {
         let mut command = program("redis-server");
         command.current_dir(self.dir.path()).args(["--bind", "127.0.0.1", "--save", "", "--dir"]).arg(self.dir.path());
         command.args([if self.tls { "--tls-port" } else { "--port" }, &self.port.to_string()]);
+        let clock = self.dir.join(CLOCK);
+        if clock.exists() {
+            command.env("LD_PRELOAD", self.dir.join(SHIM)).env("CLOCK_OFFSET_FILE", clock);
+        }
         self.process = Some(Proc::start(command.args(&self.options)));
         let end = Instant::now() + SOON;
         while Instant::now() < end {
@@ -158,10 +191,10 @@ impl RedisServer {
 
 pub(crate) fn cli(port: u16, login: &[String], args: &[&str]) -> String {
     let mut command = program("redis-cli");
-    let ended: Ended =
-        Proc::start(command.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(login).args(args)).wait();
-    assert_eq!(ended.code, Some(0), "redis-cli {args:?}: {}", ended.stderr);
-    ended.stdout.trim_end().to_owned()
+    command.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(login).args(args);
+    let output = command.stdin(Stdio::null()).output().expect("redis-cli runs");
+    assert!(output.status.success(), "redis-cli {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
 /// An authority, a server and a client under it, and another authority.

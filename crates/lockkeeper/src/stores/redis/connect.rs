@@ -20,6 +20,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// The longest pause before a server that could not be reached is tried again.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
+/// From how many entries on the table is looked through for old failures.
+const SWEEP_AT: usize = 64;
+
 /// Which runtime, which server, which of its connections: 0 is shared, others belong to one call at a time.
 type Key = (Id, Node, u32);
 
@@ -126,6 +129,11 @@ impl Links {
                 Err(opened) => opened,
                 Ok(failures) => {
                     let (sender, opened) = oneshot::channel();
+                    if links.len() >= SWEEP_AT {
+                        // Failures of runtimes that have ended since.
+                        let now = Instant::now();
+                        links.retain(|_, link| !matches!(link, Link::Down { until, .. } if *until + MAX_PAUSE < now));
+                    }
                     links.insert(key.clone(), Link::Opening(vec![sender]));
                     runtime.spawn(keep(Arc::downgrade(&self.0), key, failures));
                     opened

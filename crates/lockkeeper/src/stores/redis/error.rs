@@ -6,7 +6,7 @@ use redis::{RedisError, ServerErrorKind};
 /// What an error of the driver means; the sentence never holds a secret.
 pub(super) fn map_err(error: RedisError) -> Error {
     let detail = || error.detail().unwrap_or_default().to_owned();
-    let mapped = match (error.kind(), error.code()) {
+    let mapped = match (error.kind(), code(&error)) {
         (redis::ErrorKind::AuthenticationFailed, _) | (_, Some("WRONGPASS" | "NOAUTH")) => {
             Error::new(ErrorKind::Denied, "the server refused the user name or the password")
         }
@@ -26,7 +26,7 @@ pub(super) fn map_err(error: RedisError) -> Error {
         (_, Some("BUSY")) => Error::unavailable("the server is busy with somebody's script"),
         (_, Some("NOREPLICAS")) => Error::unavailable("the server has too few replicas to accept writes (NOREPLICAS)"),
         (_, Some("MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK" | "UNBLOCKED")) => {
-            Error::unavailable(format!("the server cannot answer now: {}", error.code().unwrap_or_default()))
+            Error::unavailable(format!("the server cannot answer now: {}", code(&error).unwrap_or_default()))
         }
         (_, Some("WRONGTYPE")) => Error::new(ErrorKind::Foreign, "a key of this lock holds something else"),
         (redis::ErrorKind::InvalidClientConfig | redis::ErrorKind::RESP3NotSupported, _) => {
@@ -57,11 +57,24 @@ pub(super) fn map_err(error: RedisError) -> Error {
     mapped.with_source(error).in_store("redis")
 }
 
+/// The code of an error; Redis 6.2 hides that of a command inside a script in the text.
+fn code(error: &RedisError) -> Option<&str> {
+    const INSIDE: [&str; 7] = ["OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM", "WRONGTYPE", "MASTERDOWN"];
+    let text = error.detail().unwrap_or_default();
+    if !text.contains("running script") {
+        return error.code();
+    }
+    if text.contains("The user executing the script can't") {
+        return Some("NOPERM");
+    }
+    INSIDE.into_iter().find(|code| text.contains(&format!("-{code} "))).or(error.code())
+}
+
 /// Whether a connection that gave this answer should be replaced: it is broken, or its server is no primary any more.
 pub(super) fn is_fatal(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_connection_dropped()
         || error.is_timeout()
         || error.is_unrecoverable_error()
-        || matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "NOAUTH" | "WRONGPASS" | "LOADING"))
+        || matches!(code(error), Some("READONLY" | "MASTERDOWN" | "NOAUTH" | "WRONGPASS" | "LOADING"))
 }

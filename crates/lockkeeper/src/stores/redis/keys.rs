@@ -30,6 +30,18 @@ impl Keys {
         }
         Ok(Self { lock: lock.to_vec(), fence: companion(b'f', lock), queue: companion(b'q', lock) })
     }
+
+    /// What a script is told; `all` adds those it could work out by itself. A Cluster that moves a slot key by key then
+    /// refuses the call instead of letting the script see half of a lock.
+    pub(super) fn declared(self, all: bool, holder: Option<HolderId>) -> Vec<Vec<u8>> {
+        let tail = self.queue[4..].to_vec();
+        let mut keys = vec![self.lock, self.fence, self.queue];
+        if all {
+            keys.extend(b"wrh".iter().map(|letter| [b"lk:", &[*letter][..], &tail].concat()));
+            keys.extend(holder.map(|id| [b"lk:x", tail.as_slice(), b":", id.to_hex().as_bytes()].concat()));
+        }
+        keys
+    }
 }
 
 /// A key that lives in the same Cluster slot as `lock`, different for every lock and letter.
@@ -177,6 +189,16 @@ mod tests {
         }
         // Figures of the Cluster specification.
         assert_eq!((crc16(b"123456789"), slot(b"{user1000}.following")), (0x31C3, slot(b"user1000")));
+    }
+
+    #[test]
+    fn all_keys_of_a_lock_are_told_in_a_cluster() {
+        let keys = Keys::of(&LockName::new("a").unwrap()).unwrap();
+        let told = keys.clone().declared(true, Some(HolderId::from_u128(1)));
+        let expected: Vec<Vec<u8>> = b"fqwrh".iter().map(|letter| companion(*letter, b"a")).collect();
+        assert_eq!(told[1..6], expected[..]);
+        assert_eq!(told[6], format!("lk:x:{{a}}:{:032x}", 1).into_bytes());
+        assert_eq!(keys.declared(false, None).len(), 3);
     }
 
     #[test]

@@ -25,10 +25,12 @@
 //! **Guarantee**: `Primary`. One server that keeps its data and its clock excludes. A failover to a replica that had not
 //! seen a grant, a restart without persistence, eviction or `FLUSHALL` can forget it; tokens rise all the same.
 
+mod answers;
 mod connect;
 mod error;
 mod events;
 mod keys;
+mod list;
 mod options;
 mod routes;
 mod script;
@@ -36,31 +38,25 @@ mod script;
 #[doc(hidden)]
 pub use script::texts;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, Held, LossReason, Mode, Page, Record, Release, Renewal,
-    Runtime, Store, StoreInfo, WaiterRecord,
+    Runtime, Store, StoreInfo,
 };
 use crate::token::{HolderId, Token};
+use answers::{code, odd, other_lock, out_of_tokens, record, refused, reply, text, token};
 use async_trait::async_trait;
 use connect::Links;
 use events::Events;
 use keys::Keys;
-use options::{Kind, Node, Options};
+use options::{Kind, Options};
 use redis::Value;
 use script::{Call, Script, Terms, bytes};
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
-
-/// How many locks a page of a listing holds.
-const PAGE: usize = 100;
-
-/// How many keys one step of a listing looks at.
-const SCAN: usize = 1000;
 
 /// How long a question that no lease depends on may take.
 const ASK_LIMIT: Duration = Duration::from_secs(8);
@@ -148,8 +144,12 @@ impl RedisStore {
         claims.iter().zip(keys).map(answer).collect()
     }
 
+    fn call(&self, keys: Keys, holder: Option<HolderId>) -> Call {
+        Call::new(keys.declared(self.links.options().kind == Kind::Cluster, holder))
+    }
+
     fn claim_call(&self, claim: &Claim, keys: Keys) -> Call {
-        Call::new([keys.lock, keys.fence, keys.queue])
+        self.call(keys, Some(claim.holder))
             .arg(claim.holder.to_hex())
             .arg(keys::mode_text(claim.mode))
             .arg(millis(claim.ttl))
@@ -279,7 +279,7 @@ impl Store for RedisStore {
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
         let call = |claim: &Claim, keys: Keys| {
             let tomb = if claim.unsettled { claim.ttl + TOMB_EXTRA } else { Duration::ZERO };
-            Call::new([keys.lock, keys.fence, keys.queue]).arg(claim.holder.to_hex()).arg(millis(tomb))
+            self.call(keys, Some(claim.holder)).arg(claim.holder.to_hex()).arg(millis(tomb))
         };
         let read = |claim: &Claim, fields: Vec<Value>| match code(&fields)? {
             1 => Ok(Release::Released),
@@ -294,87 +294,21 @@ impl Store for RedisStore {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
-        let keys = Keys::of(name)?;
-        let call = Call::new([keys.lock, keys.fence, keys.queue]);
+        let call = self.call(Keys::of(name)?, None);
         record(name, self.one(&script::INSPECT, call, ASK_LIMIT).await?)
     }
 
-    /// Every page looks at all keys, so that each lock is shown once and in order; other programs' keys are left out.
     async fn list(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
-        let after = cursor.map_or(&[][..], |cursor| &cursor.0);
-        let mut names = BTreeSet::new();
-        for node in self.links.primaries().await? {
-            names.append(&mut self.scan(&node, prefix, after).await?);
-        }
-        let more = names.len() > PAGE;
-        while names.len() > PAGE {
-            names.pop_last();
-        }
-        let names: Vec<LockName> = names.into_iter().filter_map(|name| LockName::new(name).ok()).collect();
-        let calls: Result<Vec<Call>> = names.iter().map(|name| Keys::of(name).map(inspect_call)).collect();
-        let calls = calls?;
-        let answers = if calls.is_empty() { Vec::new() } else { self.run(&script::INSPECT, &calls, ASK_LIMIT).await };
-        let mut page = Page::default();
-        for (name, answer) in names.iter().zip(answers) {
-            page.records.extend(record(name, reply(answer)?)?);
-        }
-        page.next = names.last().filter(|_| more).map(|name| Cursor(name.as_bytes().to_vec()));
-        Ok(page)
+        self.page(prefix, cursor).await
     }
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
-        let keys = Keys::of(name)?;
-        let call = Call::new([keys.lock, keys.fence, keys.queue]).arg(token.to_string());
+        let call = self.call(Keys::of(name)?, None).arg(token.to_string());
         let fields = self.one(&script::BREAK, call, ASK_LIMIT).await?;
         match code(&fields)? {
             1 => Ok(Break::Broken(self::token(fields.get(1))?)),
             0 => Ok(Break::NotHeld),
             _ => Err(out_of_tokens().for_lock(name)),
-        }
-    }
-}
-
-impl RedisStore {
-    /// The first names after `after`, one more than a page holds.
-    async fn scan(&self, node: &Node, prefix: &[u8], after: &[u8]) -> Result<BTreeSet<Vec<u8>>> {
-        let mut pattern = Vec::with_capacity(prefix.len() + 1);
-        for byte in prefix {
-            if b"*?[]\\^".contains(byte) {
-                pattern.push(b'\\');
-            }
-            pattern.push(*byte);
-        }
-        pattern.push(b'*');
-        let mut line = self.links.line(node).await?;
-        let mut names = BTreeSet::new();
-        let mut place = "0".to_owned();
-        loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(&place).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN).arg("TYPE").arg("string");
-            let answer = script::send(&mut line, vec![scan]).await.pop().unwrap_or(Ok(Value::Nil));
-            let (next, keys): (String, Vec<Vec<u8>>) =
-                redis::from_redis_value(answer.map_err(error::map_err)?).map_err(|_| odd("a scan that is none"))?;
-            let keys: Vec<Vec<u8>> =
-                keys.into_iter().filter(|k| k.as_slice() > after && !k.starts_with(b"lk:")).collect();
-            let heads = keys.iter().map(|key| {
-                let mut cmd = redis::cmd("GETRANGE");
-                cmd.arg(key).arg(0).arg(2);
-                cmd
-            });
-            let heads: Vec<_> = heads.collect();
-            let answers = if heads.is_empty() { Vec::new() } else { script::send(&mut line, heads).await };
-            for (key, answer) in keys.iter().zip(answers) {
-                if matches!(answer, Ok(Value::BulkString(head)) if head == b"lk1") {
-                    names.insert(key.clone());
-                    if names.len() > PAGE + 1 {
-                        names.pop_last();
-                    }
-                }
-            }
-            if next == "0" {
-                return Ok(names);
-            }
-            place = next;
         }
     }
 }
@@ -408,109 +342,11 @@ impl Register for RedisStore {
     }
 }
 
-fn inspect_call(keys: Keys) -> Call {
-    Call::new([keys.lock, keys.fence, keys.queue])
-}
-
 fn register_call(key: &LockName, pass: &Pass) -> Call {
     Call::new([keys::companion(b'v', key.as_bytes())])
         .arg(pass.lock.as_bytes())
         .arg(pass.token.to_string())
         .arg(pass.holder.to_hex())
-}
-
-/// The fence belongs to another lock: the rule itself says what is wrong.
-fn other_lock(key: &LockName, pass: &Pass, fields: &[Value]) -> Error {
-    let lock = bytes(fields.get(1)).and_then(|lock| LockName::new(lock).ok());
-    let seen = lock.map(|lock| Pass::new(lock, pass.token, pass.holder));
-    pass.clears(key, seen.as_ref()).err().unwrap_or_else(|| odd("a fence that is none"))
-}
-
-/// Reads `{value, PTTL, holders, waiters}`.
-fn record(name: &LockName, fields: Vec<Value>) -> Result<Option<Record>> {
-    let [value, left, Value::Array(holders), Value::Array(waiters)] = fields.as_slice() else {
-        return Err(odd("a short reply"));
-    };
-    let left_of = |text: &str| text.parse::<u64>().ok().map(Duration::from_millis);
-    let mut record = Record::new(name.clone());
-    if let Some(value) = bytes(Some(value)) {
-        let mode = std::str::from_utf8(&value).ok().and_then(|v| v.strip_prefix("lk1")).and_then(keys::parse_mode);
-        match mode.filter(|mode| *mode != Mode::Exclusive) {
-            Some(mode) => {
-                for pair in holders.chunks_exact(2) {
-                    record.holders.push(keys::parse_holder(&text(&pair[0])?, mode, left_of(&text(&pair[1])?)));
-                }
-                record.holders.sort_by_key(|holder| (holder.since, holder.token));
-            }
-            None => {
-                let left = left_of(&text(left)?);
-                record.holders.push(keys::parse_holder(keys::exclusive(&value).unwrap_or(""), Mode::Exclusive, left));
-            }
-        }
-    }
-    for waiter in waiters {
-        // `mode:keeper:note`.
-        let entry = text(waiter)?;
-        let mut fields = entry.splitn(3, ':');
-        let mode = fields.next().and_then(keys::parse_mode).unwrap_or(Mode::Exclusive);
-        record.waiters.push(WaiterRecord::new(mode, fields.nth(1).and_then(keys::parse_note)));
-    }
-    record.waiting = u32::try_from(record.waiters.len()).unwrap_or(u32::MAX);
-    Ok((!record.holders.is_empty() || record.waiting > 0).then_some(record))
-}
-
-/// Answers that are neither yes nor no.
-fn refused(claim: &Claim, fields: &[Value]) -> Error {
-    let detail = fields.get(1).and_then(|value| text(value).ok()).unwrap_or_default();
-    match (code(fields), claim.mode) {
-        (Ok(3), Mode::Permit { limit }) => Error::invalid_config(format!(
-            "a permit of {limit} was asked for while the name is in use with a limit of {detail}; all must agree"
-        )),
-        (Ok(4), _) => Error::new(
-            ErrorKind::Foreign,
-            format!("the key of this lock holds a {detail} of another program; use another name or prefix"),
-        ),
-        (Ok(5), _) => out_of_tokens(),
-        _ => odd("an unknown code"),
-    }
-    .in_store("redis")
-}
-
-fn out_of_tokens() -> Error {
-    let text = "the token counter of this lock has reached its end (2^53): somebody wrote to its fence key";
-    Error::new(ErrorKind::Unexpected, text).in_store("redis")
-}
-
-fn odd(what: &str) -> Error {
-    Error::new(ErrorKind::Unexpected, format!("a script answered {what}")).in_store("redis")
-}
-
-fn reply(answer: Result<Value>) -> Result<Vec<Value>> {
-    match answer? {
-        Value::Array(fields) => Ok(fields),
-        _ => Err(odd("something that is no list")),
-    }
-}
-
-fn code(fields: &[Value]) -> Result<i64> {
-    match fields.first() {
-        Some(Value::Int(code)) => Ok(*code),
-        _ => Err(odd("no code")),
-    }
-}
-
-fn text(value: &Value) -> Result<String> {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).map_err(|_| odd("text that is no UTF-8")),
-        Value::SimpleString(text) => Ok(text.clone()),
-        Value::Int(number) => Ok(number.to_string()),
-        _ => Err(odd("no text")),
-    }
-}
-
-fn token(value: Option<&Value>) -> Result<Token> {
-    let number = value.and_then(|value| text(value).ok()).and_then(|text| text.parse().ok());
-    Token::new(number.ok_or_else(|| odd("no token"))?)
 }
 
 /// Whole milliseconds, rounded up: the server must not end a lease before we do.

@@ -120,14 +120,15 @@ pub(super) async fn run(links: &Links, script: &Script, calls: &[Call], terms: T
         });
         let mut pause = false;
         let done = join_all(sent.collect()).await;
-        for (i, answer) in groups.values().flatten().zip(done.into_iter().flatten()) {
+        let sent = groups.iter().flat_map(|((node, _), group)| group.iter().map(move |i| (i, node)));
+        for ((i, node), answer) in sent.zip(done.into_iter().flatten()) {
             match answer {
-                Err(Failure::Driver(error)) if round < REDIRECTS => match (error.code(), error.redirect_node()) {
-                    (Some("MOVED"), Some((host, port))) => {
-                        links.routes().moved(keys::slot(&calls[*i].keys[0]), (host.into(), port));
+                Err(Failure::Driver(error)) if round < REDIRECTS => match (error.code(), elsewhere(&error, node)) {
+                    (Some("MOVED"), Some(node)) => {
+                        links.routes().moved(keys::slot(&calls[*i].keys[0]), node);
                         open.push((*i, None));
                     }
-                    (Some("ASK"), Some((host, port))) => open.push((*i, Some((host.into(), port)))),
+                    (Some("ASK"), Some(node)) => open.push((*i, Some(node))),
                     (Some("TRYAGAIN"), _) => {
                         pause = true;
                         open.push((*i, None));
@@ -147,6 +148,13 @@ pub(super) async fn run(links: &Links, script: &Script, calls: &[Call], terms: T
     }
     let lost = || Err(Error::unavailable("the Cluster kept sending the call elsewhere").in_store("redis"));
     answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect()
+}
+
+/// The address in `MOVED SLOT HOST:PORT`; without a host it is the one that was asked.
+fn elsewhere(error: &RedisError, asked: &Node) -> Option<Node> {
+    let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+    let host = if host.is_empty() { asked.0.clone() } else { host.into() };
+    Some((host, port.parse().ok()?))
 }
 
 fn late() -> Error {

@@ -1,0 +1,87 @@
+//! Listing: every page looks at all keys, so that each lock is shown once and in order.
+
+use super::answers::{odd, record, reply};
+use super::error::map_err;
+use super::keys::Keys;
+use super::options::Node;
+use super::script::{self, Call};
+use super::{ASK_LIMIT, RedisStore};
+use crate::error::Result;
+use crate::name::LockName;
+use crate::store::{Cursor, Page};
+use redis::Value;
+use std::collections::BTreeSet;
+
+/// How many locks a page of a listing holds.
+const PAGE: usize = 100;
+
+/// How many keys one step of a listing looks at.
+const SCAN: usize = 1000;
+
+impl RedisStore {
+    /// One page; other programs' keys are left out.
+    pub(super) async fn page(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
+        let after = cursor.map_or(&[][..], |cursor| &cursor.0);
+        let mut names = BTreeSet::new();
+        for node in self.links.primaries().await? {
+            names.append(&mut self.scan(&node, prefix, after).await?);
+        }
+        let more = names.len() > PAGE;
+        while names.len() > PAGE {
+            names.pop_last();
+        }
+        let names: Vec<LockName> = names.into_iter().filter_map(|name| LockName::new(name).ok()).collect();
+        let calls: Result<Vec<Call>> = names.iter().map(|name| Keys::of(name).map(|k| self.call(k, None))).collect();
+        let calls = calls?;
+        let answers = if calls.is_empty() { Vec::new() } else { self.run(&script::INSPECT, &calls, ASK_LIMIT).await };
+        let mut page = Page::default();
+        for (name, answer) in names.iter().zip(answers) {
+            page.records.extend(record(name, reply(answer)?)?);
+        }
+        page.next = names.last().filter(|_| more).map(|name| Cursor(name.as_bytes().to_vec()));
+        Ok(page)
+    }
+
+    /// The first names after `after`, one more than a page holds.
+    async fn scan(&self, node: &Node, prefix: &[u8], after: &[u8]) -> Result<BTreeSet<Vec<u8>>> {
+        let mut pattern = Vec::with_capacity(prefix.len() + 1);
+        for byte in prefix {
+            if b"*?[]\\^".contains(byte) {
+                pattern.push(b'\\');
+            }
+            pattern.push(*byte);
+        }
+        pattern.push(b'*');
+        let mut line = self.links.line(node).await?;
+        let mut names = BTreeSet::new();
+        let mut place = "0".to_owned();
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&place).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN).arg("TYPE").arg("string");
+            let answer = script::send(&mut line, vec![scan]).await.pop().unwrap_or(Ok(Value::Nil));
+            let (next, keys): (String, Vec<Vec<u8>>) =
+                redis::from_redis_value(answer.map_err(map_err)?).map_err(|_| odd("a scan that is none"))?;
+            let keys: Vec<Vec<u8>> =
+                keys.into_iter().filter(|k| k.as_slice() > after && !k.starts_with(b"lk:")).collect();
+            let heads = keys.iter().map(|key| {
+                let mut cmd = redis::cmd("GETRANGE");
+                cmd.arg(key).arg(0).arg(2);
+                cmd
+            });
+            let heads: Vec<_> = heads.collect();
+            let answers = if heads.is_empty() { Vec::new() } else { script::send(&mut line, heads).await };
+            for (key, answer) in keys.iter().zip(answers) {
+                if matches!(answer, Ok(Value::BulkString(head)) if head == b"lk1") {
+                    names.insert(key.clone());
+                    if names.len() > PAGE + 1 {
+                        names.pop_last();
+                    }
+                }
+            }
+            if next == "0" {
+                return Ok(names);
+            }
+            place = next;
+        }
+    }
+}
