@@ -1,12 +1,13 @@
 //! Benchmarks, each beside the raw floor in the same run: interleaved rounds, medians, ratios.
 //!
-//! `cargo run --release -p bench [-- memory|sqlite|handover|renew]`; without a name, all of them.
+//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis]`; without a name, all of them.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to report")]
 
 mod handover;
 mod measure;
 mod memory;
+mod redis;
 mod renew;
 mod sqlite;
 
@@ -16,9 +17,10 @@ fn main() {
         // The other side of the hand-over between processes.
         ["peer", store] => handover::peer(store),
         ["renew", store] => renew::hold(store),
+        ["redis", part] => redis::part(part),
         [] => {
             header();
-            for part in [memory::run, sqlite::run, handover::run, renew::run] {
+            for part in [memory::run, sqlite::run, handover::run, renew::run, redis::run] {
                 part();
             }
         }
@@ -26,7 +28,8 @@ fn main() {
         ["sqlite"] => sqlite::run(),
         ["handover"] => handover::run(),
         ["renew"] => renew::run(),
-        _ => println!("usage: bench [memory|sqlite|handover|renew]"),
+        ["redis"] => redis::run(),
+        _ => println!("usage: bench [memory|sqlite|handover|renew|redis]"),
     }
 }
 

@@ -18,6 +18,16 @@ impl Sample {
     pub(crate) fn cpu(&self) -> f64 {
         quantile(&self.cpu, 0.5)
     }
+
+    /// The median of the ratios to `floor`, round by round: what slows a whole round down drops out.
+    pub(crate) fn ratio(&self, floor: &Self) -> f64 {
+        quantile(&self.wall.iter().zip(&floor.wall).map(|(ours, floor)| ours / floor).collect::<Vec<_>>(), 0.5)
+    }
+
+    /// The same for CPU time.
+    pub(crate) fn cpu_ratio(&self, floor: &Self) -> f64 {
+        quantile(&self.cpu.iter().zip(&floor.cpu).map(|(ours, floor)| ours / floor).collect::<Vec<_>>(), 0.5)
+    }
 }
 
 /// A named piece of work that does its operation so many times.
@@ -52,9 +62,9 @@ pub(crate) fn table(title: &str, samples: &[Sample]) {
             s.wall(),
             quantile(&s.wall, 0.25),
             quantile(&s.wall, 0.75),
-            s.wall() / samples[0].wall(),
+            s.ratio(&samples[0]),
             s.cpu(),
-            s.cpu() / samples[0].cpu(),
+            s.cpu_ratio(&samples[0]),
         );
     }
 }

@@ -95,6 +95,14 @@ impl Links {
         self.lane(node, 0).await
     }
 
+    /// The same if it is open already.
+    pub(super) fn ready(&self, node: &Node) -> Option<Line> {
+        let key = (Handle::try_current().ok()?.id(), node.clone(), 0);
+        let links = self.0.lock();
+        let Some(Link::Up { connection, serial, .. }) = links.get(&key) else { return None };
+        Some(Line { connection: connection.clone(), serial: *serial, key })
+    }
+
     /// A connection that nobody else uses until the answer is dropped.
     pub(super) async fn private(&self, node: &Node) -> Result<(Line, Taken)> {
         let runtime = current()?.id();

@@ -35,6 +35,9 @@ pub(in crate::stores) mod options;
 mod routes;
 mod script;
 
+#[doc(hidden)]
+pub use script::texts;
+
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written, check_value};
@@ -125,20 +128,20 @@ impl RedisStore {
         call: impl Fn(&Claim, Keys) -> Call,
         read: impl Fn(&Claim, Vec<Value>) -> Result<T>,
     ) -> Vec<Result<T>> {
-        let keys: Vec<Result<Keys>> = claims.iter().map(|claim| Keys::of(&claim.name)).collect();
-        let sent = claims.iter().zip(&keys).filter_map(|(claim, keys)| Some(call(claim, keys.as_ref().ok()?.clone())));
-        let sent: Vec<Call> = sent.collect();
+        let mut sent: Vec<Call> = Vec::with_capacity(claims.len());
+        let prepare = |claim: &Claim| Keys::of(&claim.name).map(|keys| sent.push(call(claim, keys)));
+        let allowed: Vec<Result<()>> = claims.iter().map(prepare).collect();
         // A third of the lease, as the engine allows, less what it takes to say so.
         let ttl = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
         let limit = (ttl / 3).max(Duration::from_millis(50)).mul_f64(0.95).min(Duration::from_secs(10));
         let answers = if sent.is_empty() { Vec::new() } else { self.run(script, &sent, limit).await };
         let mut answers = answers.into_iter();
-        let answer = |(claim, keys): (&Claim, Result<Keys>)| {
-            keys?;
+        let answer = |(claim, allowed): (&Claim, Result<()>)| {
+            allowed?;
             let answer = answers.next().unwrap_or_else(|| Err(odd("nothing")));
             reply(answer).and_then(|fields| read(claim, fields)).map_err(|e| e.for_lock(&claim.name))
         };
-        claims.iter().zip(keys).map(answer).collect()
+        claims.iter().zip(allowed).map(answer).collect()
     }
 
     fn call(&self, keys: Keys, holder: Option<HolderId>) -> Call {

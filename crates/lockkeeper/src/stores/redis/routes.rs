@@ -65,6 +65,11 @@ impl Routes {
 }
 
 impl Links {
+    /// The server of every key, where there is no other.
+    pub(super) fn only_node(&self) -> Option<Node> {
+        (self.options().kind == Kind::Single).then(|| self.options().nodes[0].clone())
+    }
+
     /// The server that `key` lives on.
     pub(super) async fn node_of(&self, key: &[u8]) -> Result<Node> {
         match &self.options().kind {

@@ -1,0 +1,107 @@
+//! Ten thousand held locks, against the same renewals sent by hand in pipelines.
+
+use super::{KEEP, Loaded, claim, client, connect, pin};
+use crate::measure::{cpu_time, quantile, resident};
+use lockkeeper::{Guard, Keeper};
+use std::time::{Duration, Instant};
+use testkit::RedisServer;
+
+const LOCKS: usize = 10_000;
+const TTL: Duration = Duration::from_secs(6);
+const WATCH: Duration = Duration::from_secs(8);
+const DEEP: usize = 500;
+
+pub(super) fn run() {
+    pin(0);
+    let server = RedisServer::new();
+    pin(1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let names: Vec<String> = (0..LOCKS).map(|i| format!("orders/{i:06}")).collect();
+    println!("\n### Redis, {LOCKS} locks held, TTL {TTL:?}\n");
+    println!(
+        "| | client CPU µs per renewal | x floor | server CPU µs | x floor | client bytes per lock | still held |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    let (ours, served, bytes, alive) = runtime.block_on(hold(&server, &names));
+    let floors = [Floor::Ours, Floor::Least].map(|floor| by_hand(&server, &runtime, &names, floor));
+    let row = |name: &str, (client, served): (f64, f64), rest: &str| {
+        let floor = floors[0];
+        println!("| {name} | {client:.2} | {:.2} | {served:.2} | {:.2} | {rest} |", client / floor.0, served / floor.1);
+    };
+    row("the store's EVALSHA by hand, 500 deep", floors[0], "– | –");
+    row("least EVALSHA by hand, 500 deep", floors[1], "– | –");
+    row("lockkeeper", (ours, served), &format!("{bytes} | {alive} of {LOCKS}"));
+}
+
+/// What the server has used so far, in µs.
+fn server_cpu(server: &RedisServer) -> f64 {
+    let field = |name: &str| server.info(name).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
+    (field("used_cpu_user") + field("used_cpu_sys")) * 1e6
+}
+
+async fn hold(server: &RedisServer, names: &[String]) -> (f64, f64, u64, usize) {
+    let keeper = Keeper::builder(server.url()).ttl(TTL).connect().await.unwrap();
+    let before = resident();
+    let mut guards: Vec<Guard> = Vec::with_capacity(LOCKS);
+    for name in names {
+        guards.push(keeper.lock(name).acquire().await.unwrap());
+    }
+    let bytes = resident().saturating_sub(before) / LOCKS as u64;
+    let (calls, served) = (server.calls("evalsha"), server_cpu(server));
+    let cpu = cpu_time();
+    tokio::time::sleep(WATCH).await;
+    let cpu = cpu_time() - cpu;
+    let renewed = (server.calls("evalsha") - calls) as f64;
+    let served = server_cpu(server) - served;
+    let alive = guards.iter().filter(|guard| guard.check().is_ok()).count();
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    (cpu.as_secs_f64() * 1e6 / renewed, served / renewed, bytes, alive)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Floor {
+    Ours,
+    Least,
+}
+
+/// Ten rounds over all locks, on one blocking connection.
+fn by_hand(server: &RedisServer, runtime: &tokio::runtime::Runtime, names: &[String], floor: Floor) -> (f64, f64) {
+    let holder = "fedcba9876543210fedcba9876543210";
+    let [_, renew, _] = lockkeeper::stores::redis::texts();
+    let script = runtime.block_on(async {
+        let text = if matches!(floor, Floor::Ours) { renew } else { KEEP };
+        Loaded::new(&mut connect(server).await, text).await
+    });
+    let value = match floor {
+        Floor::Ours => format!("lk1:{holder}:1794624000000000:30000:1794624000000000:-:bench-host:12345:"),
+        Floor::Least => holder.to_owned(),
+    };
+    let mut connection = client(server).get_connection().unwrap();
+    for name in names {
+        let _: () = redis::cmd("SET").arg(name).arg(&value).arg("PX").arg(60_000).query(&mut connection).unwrap();
+    }
+    let (mut clients, mut servers) = (Vec::new(), Vec::new());
+    for _ in 0..10 {
+        let began = Instant::now();
+        let (served, cpu) = (server_cpu(server), cpu_time());
+        for names in names.chunks(DEEP) {
+            let mut pipeline = redis::Pipeline::with_capacity(DEEP);
+            for name in names {
+                let (fence, queue) = (format!("lk:f:{{{name}}}"), format!("lk:q:{{{name}}}"));
+                pipeline.add_command(match floor {
+                    Floor::Ours => script.call(&[name, &fence, &queue], &claim(holder)),
+                    Floor::Least => script.call(&[name], &[holder, "30000"]),
+                });
+            }
+            let answers: Vec<redis::Value> = pipeline.query(&mut connection).unwrap();
+            assert_eq!(answers.len(), names.len());
+        }
+        clients.push((cpu_time() - cpu).as_secs_f64() * 1e6 / LOCKS as f64);
+        servers.push((server_cpu(server) - served) / LOCKS as f64);
+        std::thread::sleep(Duration::from_millis(100).saturating_sub(began.elapsed()));
+    }
+    let _: () = redis::cmd("DEL").arg(names).query(&mut connection).unwrap();
+    (quantile(&clients, 0.5), quantile(&servers, 0.5))
+}
