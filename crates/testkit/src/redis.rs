@@ -156,6 +156,19 @@ impl RedisServer {
         text.lines().find_map(|line| Some(line.trim().strip_prefix(field)?.strip_prefix(':')?.to_owned()))
     }
 
+    /// Whether so many replicas confirm a write. One that is "online" gets no stream before its first acknowledgement.
+    pub(crate) fn confirms(&self, replicas: usize) -> bool {
+        let mut command = program("redis-cli");
+        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]).args(&self.login);
+        // Both on one connection: WAIT is about the writes of its own client.
+        let script = format!("PUBLISH in_step now\nWAIT {replicas} 100\n");
+        let mut cli = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("redis-cli runs");
+        cli.stdin.take().expect("piped").write_all(script.as_bytes()).expect("redis-cli reads");
+        let output = cli.wait_with_output().expect("redis-cli ends");
+        let last = String::from_utf8_lossy(&output.stdout).lines().last().and_then(|l| l.trim().parse().ok());
+        last.is_some_and(|acks: usize| acks >= replicas)
+    }
+
     /// How many times clients sent a command, by `INFO commandstats`.
     pub fn calls(&self, command: &str) -> u64 {
         let stats = self.info(&format!("cmdstat_{command}")).unwrap_or_default();

@@ -37,6 +37,7 @@ impl RedisReplicas {
     pub fn in_step(&self, count: usize) {
         eventually(SOON, "the replicas are in step", || {
             self.primary.cli(&["INFO", "replication"]).matches("state=online").count() >= count
+                && self.primary.confirms(count)
                 && self.replicas.iter().filter(|r| r.info("master_link_status").as_deref() == Some("up")).count()
                     >= count
         });

@@ -186,7 +186,7 @@ pub async fn a_wait_outlives_its_entry(subject: &dyn Subject) {
 pub async fn a_broken_guard_is_told(subject: &dyn Subject) {
     let (a, b) = (keeper(subject, long).await, keeper(subject, long).await);
     let name = fresh_name("broken");
-    let guard = a.lock(&name).ttl(short(a.info()) * 3).acquire().await.expect("granted");
+    let guard = acquired(&a.lock(&name).ttl(short(a.info()) * 3), Duration::from_secs(5)).await;
     b.break_lock(&name, guard.token()).await.expect("answered").expect("broken");
     let told = tokio::time::timeout(Duration::from_secs(30), guard.lost()).await.expect("told");
     assert!(matches!(told, LossReason::Broken | LossReason::Gone | LossReason::Expired | LossReason::SessionEnded));
