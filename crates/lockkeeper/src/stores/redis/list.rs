@@ -2,6 +2,7 @@
 
 use super::answers::{odd, record, reply};
 use super::error::map_err;
+use super::gather;
 use super::keys::Keys;
 use super::options::Node;
 use super::script::{self, Call};
@@ -58,7 +59,7 @@ impl RedisStore {
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(&place).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN).arg("TYPE").arg("string");
-            let answer = script::send(&mut line, vec![scan]).await.pop().unwrap_or(Ok(Value::Nil));
+            let answer = gather::send(&mut line, vec![scan]).await.pop().unwrap_or(Ok(Value::Nil));
             let (next, keys): (String, Vec<Vec<u8>>) =
                 redis::from_redis_value(answer.map_err(map_err)?).map_err(|_| odd("a scan that is none"))?;
             let keys: Vec<Vec<u8>> =
@@ -69,7 +70,7 @@ impl RedisStore {
                 cmd
             });
             let heads: Vec<_> = heads.collect();
-            let answers = if heads.is_empty() { Vec::new() } else { script::send(&mut line, heads).await };
+            let answers = if heads.is_empty() { Vec::new() } else { gather::send(&mut line, heads).await };
             for (key, answer) in keys.iter().zip(answers) {
                 if matches!(answer, Ok(Value::BulkString(head)) if head == b"lk1") {
                     names.insert(key.clone());

@@ -29,6 +29,7 @@ mod answers;
 pub(in crate::stores) mod connect;
 pub(in crate::stores) mod error;
 mod events;
+pub(in crate::stores) mod gather;
 pub(in crate::stores) mod keys;
 mod list;
 pub(in crate::stores) mod options;
@@ -184,7 +185,7 @@ impl RedisStore {
 /// Reaches the server, refuses one that is too old, warns of one that may evict locks.
 async fn check(links: &Links) -> Result<()> {
     let mut line = links.line(&links.node_of(b"").await?).await?;
-    let asked = tokio::time::timeout(ASK_LIMIT, script::send(&mut line, vec![redis::cmd("INFO")])).await;
+    let asked = tokio::time::timeout(ASK_LIMIT, gather::send(&mut line, vec![redis::cmd("INFO")])).await;
     let late = || Error::unavailable("the server did not answer in time").in_store("redis");
     let Some(Ok(answer)) = asked.map_err(|_| late())?.pop() else {
         // An ACL may forbid INFO, which the locks do not need.

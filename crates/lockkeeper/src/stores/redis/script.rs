@@ -2,10 +2,11 @@
 
 use super::connect::{Line, Links};
 use super::error::{is_fatal, map_err};
+use super::gather::send;
 use super::keys;
 use super::options::{Kind, Node};
 use crate::error::{Error, Result};
-use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::sync::LazyLock;
@@ -205,20 +206,24 @@ async fn on_node(
     };
     let mut using = Using {
         links,
-        line: &line.clone(),
+        line: line.clone(),
         // One that is left with a WAIT under way would keep the next call waiting.
         patience: if taken.is_some() { Duration::ZERO } else { terms.limit.mul_f64(0.8) },
         began: Instant::now(),
         done: false,
     };
-    let answers = tokio::time::timeout(terms.limit, async {
-        let mut answers = evaluate(&mut line, script, calls, asking).await;
-        if let Some(wait) = terms.wait {
-            confirm(&mut line, script, calls, &mut answers, wait, terms.limit).await;
+    // A plain call is limited by whoever asks, and a timer for each would cost as much as the rest of this function.
+    let answers = match terms.wait {
+        None => Ok(evaluate(&mut line, script, calls, asking).await),
+        Some(wait) => {
+            let confirmed = async {
+                let mut answers = evaluate(&mut line, script, calls, asking).await;
+                confirm(&mut line, script, calls, &mut answers, wait, terms.limit).await;
+                answers
+            };
+            tokio::time::timeout(terms.limit, confirmed).await
         }
-        answers
-    });
-    let answers = answers.await;
+    };
     using.done = answers.is_ok();
     drop(using);
     let Ok(answers) = answers else { return all(late()) };
@@ -245,7 +250,7 @@ impl Failure {
 /// A call under way: one that ends without an answer, after most of its time, condemns its connection.
 struct Using<'a> {
     links: &'a Links,
-    line: &'a Line,
+    line: Line,
     began: Instant,
     patience: Duration,
     done: bool,
@@ -254,7 +259,7 @@ struct Using<'a> {
 impl Drop for Using<'_> {
     fn drop(&mut self) {
         if !self.done && self.began.elapsed() >= self.patience {
-            self.links.broken(self.line);
+            self.links.broken(&self.line);
         }
     }
 }
@@ -350,24 +355,5 @@ pub(super) fn bytes(value: Option<&Value>) -> Option<Vec<u8>> {
         Some(Value::BulkString(bytes)) => Some(bytes.clone()),
         Some(Value::SimpleString(text)) => Some(text.clone().into_bytes()),
         _ => None,
-    }
-}
-
-/// One answer per command, from one write.
-pub(super) async fn send(line: &mut Line, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
-    if let [command] = commands.as_slice() {
-        return vec![line.connection.send_packed_command(command).await.and_then(|v| v.extract_error())];
-    }
-    let count = commands.len();
-    let mut pipeline = Pipeline::with_capacity(count);
-    for command in commands {
-        pipeline.add_command(command);
-    }
-    match line.connection.send_packed_commands(&pipeline, 0, count).await {
-        Ok(mut values) => {
-            values.resize(count, Value::Nil);
-            values.into_iter().map(|value| value.extract_error()).collect()
-        }
-        Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
     }
 }
