@@ -1,4 +1,3 @@
--- Ends a claim, held or waiting. KEYS: lock, fence, queue. ARGV: holder, tombstone ms (0: none).
 -- The common case first: an Exclusive holder, nobody waiting.
 do
   local value = redis.pcall('GET', KEYS[1])
