@@ -33,8 +33,10 @@ mod on_three_servers {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_thousand_mixed_sections_with_node_redlock_never_overlap() {
-        peers::mixed_at(Kind::NodeRedlock, Place::majority()).await;
+    async fn node_redlock_and_we_keep_each_other_out() {
+        // Not in a mix: it leaves the votes of a failed try behind, so that two of its own processes already keep each
+        // other and everybody else out until their TTL.
+        peers::exclude_at(Kind::NodeRedlock, Place::majority()).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -148,6 +148,22 @@ pub(crate) async fn mixed_at(kind: Kind, place: Place) {
     assert!(place.servers.iter().all(|server| server.cli(&["EXISTS", &key]) == "0"));
 }
 
+/// Each side, while it holds, keeps the other out; once it has gone the other comes in.
+pub(crate) async fn exclude_at(kind: Kind, place: Place) {
+    let _alone = ALONE.lock().await;
+    let (key, name) = (kind.key("job"), kind.ours("job"));
+    let (keeper, mut peer) = (keeper(&place).await, Peer::start(kind, &place));
+    for _ in 0..ROUNDS {
+        assert!(peer.ask(&format!("take {key} 20000")).0, "free");
+        assert!(keeper.lock(&name).try_acquire().await.expect("answered").is_none(), "theirs");
+        assert!(peer.ask("extend 20000").0 && peer.ask("free").0, "still theirs");
+        let guard = keeper.lock(&name).try_acquire().await.expect("answered").expect("free");
+        assert!(!peer.ask(&format!("take {key} 20000")).0, "ours");
+        guard.check().expect("still ours");
+        guard.release().await.expect("released");
+    }
+}
+
 pub(crate) async fn keep_out(kind: Kind) {
     let _alone = ALONE.lock().await;
     let (place, key, name) = (Place::of(kind), kind.key("job"), kind.ours("job"));

@@ -111,7 +111,7 @@ impl Kind {
             let place = installed("redisson", &["pom.xml", "src/main/java/Peer.java"]).join("target");
             let mut command = Command::new("java");
             // Small and quick to start; two of them run beside everything else.
-            command.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp"]);
+            command.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dslf4j.internal.verbosity=ERROR", "-cp"]);
             command.arg(format!("{0}/classes:{0}/lib/*", place.display())).args(["Peer", kind, ports]);
             command
         };
