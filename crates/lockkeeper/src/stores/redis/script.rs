@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use redis::{Cmd, RedisError, RedisResult, Value};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
-use std::sync::LazyLock;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -20,32 +19,29 @@ pub(super) struct Script {
 }
 
 impl Script {
-    fn new(text: &'static str) -> Self {
+    pub(super) fn new(text: &'static str) -> Self {
         Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
+    }
+
+    pub(super) fn text(&self) -> &'static str {
+        self.text
     }
 }
 
+/// Scripts, each put together from files of one folder.
 macro_rules! scripts {
-    ($($name:ident = $($file:literal)+;)*) => {
-        $(pub(super) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+)));)*
+    ($folder:literal; $($name:ident = $($file:literal)+;)*) => {
+        $(pub(super) static $name: std::sync::LazyLock<$crate::stores::redis::script::Script> =
+            std::sync::LazyLock::new(|| $crate::stores::redis::script::Script::new(
+                concat!($(include_str!(concat!($folder, $file, ".lua"))),+)
+            ));)*
     };
 }
+pub(super) use scripts;
 
-scripts! {
-    ACQUIRE = "acquire_fast" "common" "acquire";
-    RENEW = "renew_fast" "common" "renew";
-    RELEASE = "release_fast" "common" "release";
-    BREAK = "common" "break";
-    INSPECT = "inspect";
+scripts! { "scripts/";
     REGISTER = "register";
     READ = "read";
-}
-
-/// The texts of the scripts for acquire, renew and release: benchmarks send them by hand.
-#[doc(hidden)]
-pub fn texts() -> [&'static str; 3] {
-    [ACQUIRE.text, RENEW.text, RELEASE.text]
 }
 
 /// One run of a script.
@@ -85,10 +81,12 @@ impl Call {
 }
 
 /// How a script is sent: how long it may take, and how many replicas must confirm what it wrote within what time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Terms {
     pub(super) limit: Duration,
     pub(super) wait: Option<(u32, Duration)>,
+    /// What gives back, by its first argument, what too few replicas have confirmed.
+    pub(super) undo: Option<&'static Script>,
 }
 
 /// How often a Cluster may send a call elsewhere before it counts as unanswered.
@@ -218,7 +216,7 @@ async fn on_node(
         Some(wait) => {
             let confirmed = async {
                 let mut answers = evaluate(&mut line, script, calls, asking).await;
-                confirm(&mut line, script, calls, &mut answers, wait, terms.limit).await;
+                confirm(&mut line, terms, wait, calls, &mut answers).await;
                 answers
             };
             tokio::time::timeout(terms.limit, confirmed).await
@@ -288,11 +286,10 @@ async fn evaluate(line: &mut Line, script: &Script, calls: &[&Call], asking: boo
 /// was granted, prolonged or written counts as unknown.
 async fn confirm(
     line: &mut Line,
-    script: &Script,
+    terms: Terms,
+    (count, time): (u32, Duration),
     calls: &[&Call],
     answers: &mut [Result<Value, Failure>],
-    (count, time): (u32, Duration),
-    limit: Duration,
 ) {
     let wrote = |answer: &Result<Value, Failure>| match answer {
         Ok(Value::Array(fields)) => matches!(fields.first(), Some(Value::Int(1 | 2))),
@@ -303,7 +300,7 @@ async fn confirm(
     }
     let mut wait = redis::cmd("WAIT");
     // Less than the call's own limit, so that there is time to give back.
-    wait.arg(count).arg(time.min(limit.mul_f64(0.6)).as_millis().max(1) as u64);
+    wait.arg(count).arg(time.min(terms.limit.mul_f64(0.6)).as_millis().max(1) as u64);
     let error = match send(line, vec![wait]).await.pop() {
         Some(Ok(Value::Int(acks))) if acks >= i64::from(count) => return,
         Some(Ok(Value::Int(acks))) => Error::unavailable(format!("{acks} of {count} replicas confirmed in time")),
@@ -312,13 +309,13 @@ async fn confirm(
     }
     .in_store("redis");
     let unsure: Vec<usize> = (0..answers.len()).filter(|i| wrote(&answers[*i])).collect();
-    if std::ptr::eq(script, &*ACQUIRE) {
+    if let Some(undo) = terms.undo {
         let ends: Vec<Call> = unsure
             .iter()
             .map(|i| Call::new(calls[*i].keys.clone()).arg(calls[*i].args().next().unwrap_or_default()).arg("0"))
             .collect();
         // If it fails too, the engine's own release or the TTL ends it.
-        drop(evaluate(line, &RELEASE, &ends.iter().collect::<Vec<_>>(), false).await);
+        drop(evaluate(line, undo, &ends.iter().collect::<Vec<_>>(), false).await);
     }
     unsure.into_iter().for_each(|i| answers[i] = Err(Failure::Ours(error.clone())));
 }

@@ -1,4 +1,3 @@
--- Ends a claim, held or waiting. KEYS: lock, fence, queue. ARGV: holder, tombstone ms (0: none).
 -- The common case first: an Exclusive holder; nobody waits, or the next in line is Exclusive and alive.
 if ARGV[2] == '0' then
   local value = redis.pcall('GET', KEYS[1])
