@@ -56,7 +56,7 @@ async fn connect(server: &RedisServer) -> MultiplexedConnection {
 }
 
 /// What our scripts call: everything else in the statistics was sent by a client.
-const INSIDE: [&str; 14] = [
+const INSIDE: [&str; 15] = [
     "get",
     "set",
     "exists",
@@ -68,6 +68,7 @@ const INSIDE: [&str; 14] = [
     "zrange",
     "zrevrange",
     "zrem",
+    "zpopmin",
     "zcard",
     "publish",
     "incr",
@@ -110,6 +111,10 @@ const END: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.ca
 /// The least that prolongs it.
 const KEEP: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
   return 0";
+
+/// The same for many, all of one holder.
+const KEEP_MANY: &str = "local kept = 0 for _, key in ipairs(KEYS) do
+  if redis.call('GET', key) == ARGV[1] then redis.call('PEXPIRE', key, ARGV[2]) kept = kept + 1 end end return kept";
 
 /// Two commands by hand on one multiplexed connection.
 #[derive(Clone)]

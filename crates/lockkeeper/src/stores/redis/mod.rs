@@ -34,6 +34,7 @@ pub(in crate::stores) mod keys;
 mod layout;
 mod list;
 pub(in crate::stores) mod options;
+mod renewals;
 mod routes;
 mod script;
 
@@ -153,10 +154,7 @@ impl RedisStore {
             self.keys(&claim.name).map(|keys| sent.push(call(claim, keys)))
         };
         let allowed: Vec<Result<()>> = claims.iter().map(prepare).collect();
-        // A third of the lease, as the engine allows, less what it takes to say so.
-        let ttl = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
-        let limit = (ttl / 3).max(Duration::from_millis(50)).mul_f64(0.95).min(Duration::from_secs(10));
-        let answers = if sent.is_empty() { Vec::new() } else { self.run(step, &sent, limit).await };
+        let answers = if sent.is_empty() { Vec::new() } else { self.run(step, &sent, limit(claims)).await };
         let mut answers = answers.into_iter();
         let answer = |(claim, allowed): (&Claim, Result<()>)| {
             allowed?;
@@ -213,6 +211,12 @@ impl RedisStore {
             place: (place > 0).then_some(place),
         })
     }
+}
+
+/// How long a call may take: a third of the lease, as the engine allows, less what it takes to say so.
+fn limit(claims: &[Claim]) -> Duration {
+    let ttl = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
+    (ttl / 3).max(Duration::from_millis(50)).mul_f64(0.95).min(Duration::from_secs(10))
 }
 
 /// Reaches the server, refuses one that is too old, warns of one that may evict locks.
@@ -307,7 +311,21 @@ impl Store for RedisStore {
             })),
             _ => Err(refused(claim, &fields)),
         };
-        self.batch(claims, Step::Renew, |claim, keys| self.claim_call(claim, keys), read).await
+        let each = async |claims: &[Claim]| {
+            self.batch(claims, Step::Renew, |claim, keys| self.claim_call(claim, keys), read).await
+        };
+        let done = self.renew_many(claims, limit(claims)).await;
+        if !done.contains(&true) {
+            return each(claims).await;
+        }
+        let left = claims.iter().zip(&done).filter(|(_, done)| !**done).map(|(claim, _)| claim.clone());
+        let left: Vec<Claim> = left.collect();
+        let mut answers = if left.is_empty() { Vec::new() } else { each(&left).await }.into_iter();
+        let answer = |(claim, done): (&Claim, &bool)| match done {
+            true => Ok(Renewal::Renewed(claim.ttl)),
+            false => answers.next().unwrap_or_else(|| Err(odd("nothing"))),
+        };
+        claims.iter().zip(&done).map(answer).collect()
     }
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {

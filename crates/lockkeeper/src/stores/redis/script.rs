@@ -47,34 +47,45 @@ scripts! { "scripts/";
 /// One run of a script.
 #[derive(Debug)]
 pub(super) struct Call {
-    keys: Vec<Vec<u8>>,
-    /// The arguments one after the other, and where each ends.
-    args: Vec<u8>,
+    /// The keys and the arguments one after the other, and where each ends.
+    parts: Vec<u8>,
     ends: Vec<usize>,
+    keys: usize,
 }
 
 impl Call {
-    pub(super) fn new(keys: impl Into<Vec<Vec<u8>>>) -> Self {
-        Self { keys: keys.into(), args: Vec::with_capacity(160), ends: Vec::with_capacity(8) }
+    pub(super) fn new(keys: impl IntoIterator<Item: AsRef<[u8]>>) -> Self {
+        let call = Self { parts: Vec::with_capacity(256), ends: Vec::with_capacity(12), keys: 0 };
+        let mut call = keys.into_iter().fold(call, Self::arg);
+        call.keys = call.ends.len();
+        call
     }
 
     pub(super) fn arg(mut self, arg: impl AsRef<[u8]>) -> Self {
-        self.args.extend_from_slice(arg.as_ref());
-        self.ends.push(self.args.len());
+        self.parts.extend_from_slice(arg.as_ref());
+        self.ends.push(self.parts.len());
         self
     }
 
-    fn args(&self) -> impl Iterator<Item = &[u8]> {
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let mut begin = 0;
-        self.ends.iter().map(move |end| &self.args[std::mem::replace(&mut begin, *end)..*end])
+        self.ends.iter().map(move |end| &self.parts[std::mem::replace(&mut begin, *end)..*end])
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts().take(self.keys)
+    }
+
+    /// What decides the server of a Cluster.
+    fn first_key(&self) -> &[u8] {
+        self.keys().next().unwrap_or_default()
     }
 
     fn command(&self, script: &Script) -> Cmd {
-        let keys = self.keys.iter().map(Vec::len).sum::<usize>();
-        let mut cmd = Cmd::with_capacity(self.keys.len() + self.ends.len() + 3, keys + self.args.len() + 64);
-        cmd.arg("EVALSHA").arg(&script.hash).arg(self.keys.len()).arg(&self.keys);
-        for arg in self.args() {
-            cmd.arg(arg);
+        let mut cmd = Cmd::with_capacity(self.ends.len() + 3, self.parts.len() + 64);
+        cmd.arg("EVALSHA").arg(&script.hash).arg(self.keys);
+        for part in self.parts() {
+            cmd.arg(part);
         }
         cmd
     }
@@ -118,7 +129,7 @@ pub(super) async fn run(links: &Links, script: &Script, calls: &[Call], terms: T
             let asking = asked.is_some();
             let node = match asked {
                 Some(node) => Ok(node),
-                None => match tokio::time::timeout(terms.limit, links.node_of(&calls[i].keys[0])).await {
+                None => match tokio::time::timeout(terms.limit, links.node_of(calls[i].first_key())).await {
                     Ok(node) => node,
                     Err(_) => Err(late()),
                 },
@@ -139,7 +150,7 @@ pub(super) async fn run(links: &Links, script: &Script, calls: &[Call], terms: T
             match answer {
                 Err(Failure::Driver(error)) if round < REDIRECTS => match (error.code(), elsewhere(&error, node)) {
                     (Some("MOVED"), Some(node)) => {
-                        links.routes().moved(keys::slot(&calls[*i].keys[0]), node);
+                        links.routes().moved(keys::slot(calls[*i].first_key()), node);
                         open.push((*i, None));
                     }
                     (Some("ASK"), Some(node)) => open.push((*i, Some(node))),
@@ -312,7 +323,9 @@ async fn confirm(
     if let Some(undo) = terms.undo {
         let ends: Vec<Call> = unsure
             .iter()
-            .map(|i| Call::new(calls[*i].keys.clone()).arg(calls[*i].args().next().unwrap_or_default()).arg("0"))
+            .map(|i| {
+                Call::new(calls[*i].keys()).arg(calls[*i].parts().nth(calls[*i].keys).unwrap_or_default()).arg("0")
+            })
             .collect();
         // If it fails too, the engine's own release or the TTL ends it.
         drop(evaluate(line, undo, &ends.iter().collect::<Vec<_>>(), false).await);

@@ -58,6 +58,11 @@ pub(super) trait Layout: fmt::Debug + Send + Sync {
 
     fn script(&self, step: Step) -> &'static Script;
 
+    /// The script that prolongs many Exclusive holders at once, where there is one.
+    fn renew_many(&self) -> Option<&'static Script> {
+        None
+    }
+
     /// Whether a refused claim has to watch the key, because nobody will send it anything; `ours` when the holder is one
     /// of ours, `place` its place in line, 0 when it is not in line.
     fn must_watch(&self, ours: bool, place: u32) -> bool {

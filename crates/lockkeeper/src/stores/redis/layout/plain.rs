@@ -12,6 +12,7 @@ scripts! { "../scripts/";
     RELEASE = "release_head" "release_fast" "plain" "common" "release";
     BREAK = "plain" "common" "break";
     INSPECT = "inspect";
+    RENEW_MANY = "renew_many";
 }
 
 #[derive(Debug)]
@@ -35,6 +36,10 @@ impl Layout for Plain {
             Step::Inspect => &INSPECT,
         }
     }
+
+    fn renew_many(&self) -> Option<&'static Script> {
+        Some(&RENEW_MANY)
+    }
 }
 
 /// The texts of the scripts for acquire, renew and release: benchmarks send them by hand.
@@ -46,4 +51,9 @@ pub fn texts() -> [&'static str; 3] {
 /// What does not depend on how the free lock is told.
 pub(super) fn inspect() -> &'static Script {
     &INSPECT
+}
+
+/// The same.
+pub(super) fn renew_many() -> &'static Script {
+    &RENEW_MANY
 }

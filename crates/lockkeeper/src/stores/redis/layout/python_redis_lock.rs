@@ -51,4 +51,8 @@ impl Layout for PythonRedisLock {
             Step::Inspect => plain::inspect(),
         }
     }
+
+    fn renew_many(&self) -> Option<&'static Script> {
+        Some(plain::renew_many())
+    }
 }
