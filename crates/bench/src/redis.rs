@@ -5,6 +5,8 @@
 
 mod contended;
 mod held;
+mod peers;
+mod redlock;
 
 use crate::measure::{quantile, rounds, table};
 use lockkeeper::{HolderId, Keeper};
@@ -17,7 +19,7 @@ use tokio::runtime::Runtime;
 
 /// Each in a process of its own, so that none inherits another's connections, memory and cores.
 pub(crate) fn run() {
-    for part in ["serial", "many", "drain", "steady", "held"] {
+    for part in ["serial", "many", "drain", "steady", "held", "redlock", "peers"] {
         let child = std::process::Command::new(std::env::current_exe().unwrap()).args(["redis", part]).status();
         assert!(child.unwrap().success());
     }
@@ -30,7 +32,9 @@ pub(crate) fn part(name: &str) {
         "drain" => contended::drain(),
         "steady" => contended::steady(),
         "held" => held::run(),
-        _ => println!("usage: bench redis [serial|many|drain|steady|held]"),
+        "redlock" => redlock::run(),
+        "peers" => peers::run(),
+        _ => println!("usage: bench redis [serial|many|drain|steady|held|redlock|peers]"),
     }
 }
 
