@@ -20,6 +20,29 @@ beside! {
     redsync: Redsync;
 }
 
+/// Its readers share with each other, so there are no sections to mix.
+mod redisson_read_lock {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs Maven: scripts/test-extended"]
+    async fn each_keeps_the_other_out() {
+        peers::keep_out(Kind::RReadLock).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs Maven: scripts/test-extended"]
+    async fn each_comes_in_when_the_other_leaves() {
+        peers::take_turns(Kind::RReadLock).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs Maven: scripts/test-extended"]
+    async fn whoever_is_late_touches_nothing() {
+        peers::late(Kind::RReadLock).await;
+    }
+}
+
 #[cfg(feature = "redlock")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Go: scripts/test-extended"]

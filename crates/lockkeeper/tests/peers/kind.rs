@@ -20,6 +20,7 @@ pub(crate) enum Kind {
     RLock,
     RFencedLock,
     RFairLock,
+    RReadLock,
     RWriteLock,
 }
 
@@ -28,7 +29,7 @@ impl Kind {
     pub(crate) fn layout(self) -> &'static str {
         match self {
             Self::PythonRedisLockSignals => "python-redis-lock",
-            Self::RLock | Self::RFencedLock | Self::RFairLock | Self::RWriteLock => "redisson",
+            Self::RLock | Self::RFencedLock | Self::RFairLock | Self::RReadLock | Self::RWriteLock => "redisson",
             _ => "plain",
         }
     }
@@ -95,7 +96,7 @@ impl Kind {
             Self::PythonRedisLockSignals => server.info("blocked_clients").is_some_and(|clients| clients != "0"),
             Self::RLock | Self::RFencedLock => subscribed(format!("redisson_lock__channel:{{{key}}}")),
             Self::RFairLock => subscribed(format!("redisson_lock__channel:{{{key}}}:*")),
-            Self::RWriteLock => subscribed(format!("redisson_rwlock:{{{key}}}")),
+            Self::RReadLock | Self::RWriteLock => subscribed(format!("redisson_rwlock:{{{key}}}")),
             _ => self.tries(server) > tries + 2,
         }
     }
@@ -138,6 +139,7 @@ impl Kind {
             Self::RLock => java("lock"),
             Self::RFencedLock => java("fenced"),
             Self::RFairLock => java("fair"),
+            Self::RReadLock => java("read"),
             Self::RWriteLock => java("write"),
         }
     }

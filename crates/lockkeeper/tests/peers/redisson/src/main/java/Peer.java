@@ -14,7 +14,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Redisson, told over standard input what to do: {@code Peer lock|fenced|fair|write PORT}. Orders are in mod.rs. */
+/** Redisson, told over standard input what to do: {@code Peer lock|fenced|fair|read|write PORT}. Orders are in mod.rs. */
 public final class Peer {
     private static final long LIMIT_MS = 30_000;
     private static final long PAUSE_MS = 8;
@@ -41,6 +41,7 @@ public final class Peer {
             case "lock" -> client.getLock(name);
             case "fenced" -> client.getFencedLock(name);
             case "fair" -> client.getFairLock(name);
+            case "read" -> client.getReadWriteLock(name).readLock();
             case "write" -> client.getReadWriteLock(name).writeLock();
             default -> throw new IllegalArgumentException(kind);
         };
