@@ -43,6 +43,23 @@ mod redisson_read_lock {
     }
 }
 
+mod redisson_in_a_cluster {
+    use super::*;
+    use peers::Place;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs Maven: scripts/test-extended"]
+    async fn a_thousand_mixed_sections_never_overlap() {
+        peers::mixed_at(Kind::RFencedLock, Place::cluster(Kind::RFencedLock)).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs Maven: scripts/test-extended"]
+    async fn its_waiters_come_in_when_we_leave() {
+        peers::wake_them_at(Kind::RLock, Place::cluster(Kind::RLock)).await;
+    }
+}
+
 #[cfg(feature = "redlock")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Go: scripts/test-extended"]

@@ -91,7 +91,9 @@ impl Kind {
 
     /// Whether one of theirs waits for a key, when `tries` was seen before.
     pub(crate) fn they_wait(self, server: &RedisServer, key: &str, tries: u64) -> bool {
-        let subscribed = |channel: String| !server.cli(&["PUBSUB", "CHANNELS", &channel]).is_empty();
+        // A Cluster has channels of a slot as well.
+        let channels = |of: &str, channel: &str| !server.cli(&["PUBSUB", of, channel]).is_empty();
+        let subscribed = |channel: String| channels("CHANNELS", &channel) || channels("SHARDCHANNELS", &channel);
         match self {
             Self::PythonRedisLockSignals => server.info("blocked_clients").is_some_and(|clients| clients != "0"),
             Self::RLock | Self::RFencedLock => subscribed(format!("redisson_lock__channel:{{{key}}}")),
