@@ -2,12 +2,14 @@
 //! and waiting for a condition instead of for a time.
 
 mod process;
+mod proxy;
 mod pty;
 mod redis;
 mod redis_groups;
 mod temp;
 
 pub use process::{Ended, Proc};
+pub use proxy::Proxy;
 pub use pty::Pty;
 pub use redis::{RedisServer, free_port, listens, shared};
 pub use redis_groups::{RedisCluster, RedisReplicas, RedisSentinel};
