@@ -1,6 +1,7 @@
 //! What tests of real processes need: directories that vanish, processes that are watched, stopped and killed, terminals,
 //! and waiting for a condition instead of for a time.
 
+mod certificates;
 mod process;
 mod proxy;
 mod pty;
@@ -8,6 +9,7 @@ mod redis;
 mod redis_groups;
 mod temp;
 
+pub use certificates::Certificates;
 pub use process::{Ended, Proc};
 pub use proxy::Proxy;
 pub use pty::Pty;
