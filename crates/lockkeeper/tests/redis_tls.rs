@@ -30,7 +30,6 @@ async fn works_with_certificates_only(place: &str, query: &str, certificates: &C
         (plain.to_owned(), None),
     ] {
         let error = Keeper::connect(&url).await.map(|_| ()).expect_err("refused");
-        println!("{error}");
         let expected = kind.map_or([ErrorKind::Denied, ErrorKind::Unavailable], |kind| [kind; 2]);
         assert!(expected.contains(&error.kind()), "{error:?}");
     }
