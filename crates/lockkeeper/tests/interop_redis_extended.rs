@@ -20,6 +20,46 @@ beside! {
     redsync: Redsync;
 }
 
+/// Its readers share with each other, so there are no sections to mix.
+mod redisson_read_lock {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs Maven: scripts/test-extended"]
+    async fn each_keeps_the_other_out() {
+        peers::keep_out(Kind::RReadLock).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs Maven: scripts/test-extended"]
+    async fn each_comes_in_when_the_other_leaves() {
+        peers::take_turns(Kind::RReadLock).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs Maven: scripts/test-extended"]
+    async fn whoever_is_late_touches_nothing() {
+        peers::late(Kind::RReadLock).await;
+    }
+}
+
+mod redisson_in_a_cluster {
+    use super::*;
+    use peers::Place;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs Maven: scripts/test-extended"]
+    async fn a_thousand_mixed_sections_never_overlap() {
+        peers::mixed_at(Kind::RFencedLock, Place::cluster(Kind::RFencedLock)).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs Maven: scripts/test-extended"]
+    async fn its_waiters_come_in_when_we_leave() {
+        peers::wake_them_at(Kind::RLock, Place::cluster(Kind::RLock)).await;
+    }
+}
+
 #[cfg(feature = "redlock")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Go: scripts/test-extended"]

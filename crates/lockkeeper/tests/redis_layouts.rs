@@ -221,6 +221,51 @@ async fn layouts_work_behind_sentinels_and_with_replicas_that_confirm() {
 }
 
 #[tokio::test]
+async fn an_acl_that_allows_what_the_page_says_is_enough() {
+    let server = RedisServer::new();
+    let common = "resetkeys ~job ~lock:job ~lk:?:{* resetchannels &lk:k:* -@all +@connection +eval +evalsha +script|load \
+                  +get +set +del +exists +pexpire +pttl +persist +time +type +publish +subscribe +zadd +zrem +zrange \
+                  +zrank +zcard +zscore +zrangebyscore +zrevrange +hset +hget +hdel +hgetall +hmget +hincrby";
+    for (layout, more) in [
+        ("redisson", "+hexists +lindex +spublish ~redisson_lock_token:* ~redisson_lock_queue:* &redisson_*"),
+        ("python-redis-lock", "+lpush ~lock-signal:*"),
+    ] {
+        for (user, more) in
+            [("all", more), ("mute", if layout == "redisson" { "+hexists ~redisson_lock_token:*" } else { "" })]
+        {
+            let rules = format!("ACL SETUSER {user} reset on >pw {common} {more}");
+            assert_eq!(server.cli(&rules.split_whitespace().collect::<Vec<_>>()), "OK");
+            let url = format!("redis://{user}:pw@127.0.0.1:{}", server.port());
+            let keepers = [keeper(&url, layout).await, keeper(&url, layout).await];
+            let guard = taken(&keepers[0], "job").await;
+            let waiting = tokio::spawn({
+                let keeper = keepers[1].clone();
+                async move { taken(&keeper, "job").await }
+            });
+            guard.release().await.expect("released");
+            let guard = waiting.await.expect("granted");
+            keepers[0].break_lock("job", guard.token()).await.expect("answered").expect("broken");
+            drop(guard);
+            assert_eq!(server.cli(&["EXISTS", "job", "lock:job"]), "0", "{layout} as {user}");
+            assert_eq!(refused(&keepers[0], "other").await.kind(), ErrorKind::Denied);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_release_works_when_memory_is_full() {
+    for layout in ["redisson", "python-redis-lock"] {
+        let server = RedisServer::new();
+        let keeper = keeper(&server.url(), layout).await;
+        let guard = taken(&keeper, "job").await;
+        server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+        guard.release().await.expect("released");
+        assert_eq!(server.cli(&["EXISTS", "job", "lock:job"]), "0");
+        assert_eq!(refused(&keeper, "job").await.kind(), ErrorKind::Unavailable);
+    }
+}
+
+#[tokio::test]
 async fn modes_that_a_layout_lacks_are_refused_in_a_sentence() {
     let server = RedisServer::new();
     let keeper = keeper(&server.url(), "redisson").await;

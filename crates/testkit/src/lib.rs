@@ -1,13 +1,17 @@
 //! What tests of real processes need: directories that vanish, processes that are watched, stopped and killed, terminals,
 //! and waiting for a condition instead of for a time.
 
+mod certificates;
 mod process;
+mod proxy;
 mod pty;
 mod redis;
 mod redis_groups;
 mod temp;
 
+pub use certificates::Certificates;
 pub use process::{Ended, Proc};
+pub use proxy::Proxy;
 pub use pty::Pty;
 pub use redis::{RedisServer, free_port, listens, shared};
 pub use redis_groups::{RedisCluster, RedisReplicas, RedisSentinel};

@@ -145,7 +145,7 @@ pub(crate) async fn mixed_at(kind: Kind, place: Place) {
     assert!(turns >= 50, "{turns}");
     let tokens: Vec<u64> = sections.iter().map(|section| section.token).filter(|token| *token > 0).collect();
     assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "tokens rise in the order of the sections");
-    assert!(place.servers.iter().all(|server| server.cli(&["EXISTS", &key]) == "0"));
+    assert!(place.servers.iter().all(|server| server.cli(&["EXISTS", &key]) != "1"));
 }
 
 /// Each side, while it holds, keeps the other out; once it has gone the other comes in.
@@ -162,6 +162,27 @@ pub(crate) async fn exclude_at(kind: Kind, place: Place) {
         guard.check().expect("still ours");
         guard.release().await.expect("released");
     }
+}
+
+/// One of theirs that waits comes in soon after our release.
+pub(crate) async fn wake_them_at(kind: Kind, place: Place) {
+    let _alone = ALONE.lock().await;
+    let (key, name) = (kind.key("job"), kind.ours("job"));
+    let (keeper, mut peer) = (keeper(&place).await, Peer::start(kind, &place));
+    let mut theirs = Vec::new();
+    for _ in 0..ROUNDS {
+        let guard = taken(&keeper, &name).await;
+        peer.order(&format!("wait {key} 20000"));
+        eventually(SOON, "they wait", || place.servers.iter().any(|server| kind.they_wait(server, &key, 0)));
+        let asked = now();
+        guard.release().await.expect("released");
+        let (granted, when) = peer.yes();
+        assert!(granted, "free");
+        theirs.push(when - asked);
+        assert!(peer.ask("free").0, "still theirs");
+    }
+    println!("{kind:?} on {}: they after ours: {}", place.servers.len(), shown(&mut theirs));
+    assert!(theirs[ROUNDS / 2] < PROMPT, "{theirs:?}");
 }
 
 pub(crate) async fn keep_out(kind: Kind) {

@@ -20,6 +20,7 @@ pub(crate) enum Kind {
     RLock,
     RFencedLock,
     RFairLock,
+    RReadLock,
     RWriteLock,
 }
 
@@ -28,7 +29,7 @@ impl Kind {
     pub(crate) fn layout(self) -> &'static str {
         match self {
             Self::PythonRedisLockSignals => "python-redis-lock",
-            Self::RLock | Self::RFencedLock | Self::RFairLock | Self::RWriteLock => "redisson",
+            Self::RLock | Self::RFencedLock | Self::RFairLock | Self::RReadLock | Self::RWriteLock => "redisson",
             _ => "plain",
         }
     }
@@ -90,12 +91,14 @@ impl Kind {
 
     /// Whether one of theirs waits for a key, when `tries` was seen before.
     pub(crate) fn they_wait(self, server: &RedisServer, key: &str, tries: u64) -> bool {
-        let subscribed = |channel: String| !server.cli(&["PUBSUB", "CHANNELS", &channel]).is_empty();
+        // A Cluster has channels of a slot as well.
+        let channels = |of: &str, channel: &str| !server.cli(&["PUBSUB", of, channel]).is_empty();
+        let subscribed = |channel: String| channels("CHANNELS", &channel) || channels("SHARDCHANNELS", &channel);
         match self {
             Self::PythonRedisLockSignals => server.info("blocked_clients").is_some_and(|clients| clients != "0"),
             Self::RLock | Self::RFencedLock => subscribed(format!("redisson_lock__channel:{{{key}}}")),
             Self::RFairLock => subscribed(format!("redisson_lock__channel:{{{key}}}:*")),
-            Self::RWriteLock => subscribed(format!("redisson_rwlock:{{{key}}}")),
+            Self::RReadLock | Self::RWriteLock => subscribed(format!("redisson_rwlock:{{{key}}}")),
             _ => self.tries(server) > tries + 2,
         }
     }
@@ -138,6 +141,7 @@ impl Kind {
             Self::RLock => java("lock"),
             Self::RFencedLock => java("fenced"),
             Self::RFairLock => java("fair"),
+            Self::RReadLock => java("read"),
             Self::RWriteLock => java("write"),
         }
     }

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
-use testkit::{RedisServer, SOON};
+use testkit::{RedisCluster, RedisServer, SOON};
 
 /// The servers that both sides use.
 pub(crate) struct Place {
@@ -45,6 +45,12 @@ impl Place {
         let hosts: Vec<_> = place.servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
         place.url = format!("redlock://{}", hosts.join(","));
         place
+    }
+
+    /// A Cluster of three.
+    pub(crate) fn cluster(kind: Kind) -> Self {
+        let cluster = RedisCluster::new(0);
+        Self { url: format!("{}?layout={}", cluster.url(), kind.layout()), servers: cluster.nodes }
     }
 
     /// The only server, or the first.

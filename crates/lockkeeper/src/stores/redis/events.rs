@@ -32,7 +32,7 @@ pub(super) struct Events {
     link: Option<Push>,
     failures: u32,
     /// Names held by somebody who will not tell us, with a waiter of ours first in line.
-    watches: mpsc::UnboundedReceiver<LockName>,
+    watches: mpsc::Receiver<LockName>,
     was_up: bool,
 }
 
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Push {
 }
 
 impl Events {
-    pub(super) fn new(keeper: String, watches: mpsc::UnboundedReceiver<LockName>) -> Self {
+    pub(super) fn new(keeper: String, watches: mpsc::Receiver<LockName>) -> Self {
         Self { keeper, link: None, failures: 0, watches, was_up: false }
     }
 

@@ -19,6 +19,9 @@
 //! - `{K}` keeps them in one Cluster slot. A name with a hash tag of its own follows `/` instead (`lk:f/a{b}c`); one with
 //!   a `}` but no tag follows `!{N}`, N the lowest number with that slot.
 //!
+//! That is the plain layout. `?layout=` chooses that of another library, so that its locks and ours exclude each other;
+//! each of the files in `layout` says what it keeps where.
+//!
 //! The companions end by themselves; names that begin with `lk:` are refused. HOLDER is the secret of a hold: whoever
 //! may read the keys can release it.
 //!
@@ -65,6 +68,9 @@ use tokio::sync::mpsc;
 /// How long a question that no lease depends on may take.
 const ASK_LIMIT: Duration = Duration::from_secs(8);
 
+/// How many keys may be waiting to be watched.
+const WATCHES: usize = 1024;
+
 /// How long a tombstone outlives the TTL of its claim.
 const TOMB_EXTRA: Duration = Duration::from_secs(60);
 
@@ -75,7 +81,7 @@ pub struct RedisStore {
     keeper: String,
     events: tokio::sync::Mutex<Events>,
     /// Tells the push connection which key to watch.
-    watch: mpsc::UnboundedSender<LockName>,
+    watch: mpsc::Sender<LockName>,
     /// Whether a claim may be in line: the first push connection then counts as a reconnection.
     queued: AtomicBool,
 }
@@ -93,7 +99,7 @@ impl RedisStore {
 
     pub(crate) async fn from_parts(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let options = Options::parse(scheme, place, pairs)?;
-        let (watch, watches) = mpsc::unbounded_channel();
+        let (watch, watches) = mpsc::channel(WATCHES);
         // Not a holder's id, but the same need: 128 bits that nobody else has.
         let keeper = HolderId::random()?.to_hex();
         let store = Self {
@@ -200,8 +206,8 @@ impl RedisStore {
         let record = keys::parse_holder(&info, Mode::Exclusive, remaining);
         let place = text(place)?.parse::<u32>().map_err(|_| odd("a place that is no number"))?;
         if self.layout().must_watch(!info.is_empty(), place) {
-            // The other side is gone only with the store.
-            let _ = self.watch.send(claim.name.clone());
+            // Full only when the push connection is down; the waiter asks again once it is back.
+            let _ = self.watch.try_send(claim.name.clone());
         }
         Ok(Held {
             holder: record.note,

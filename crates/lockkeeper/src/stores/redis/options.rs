@@ -301,7 +301,7 @@ mod tests {
             ("//h", &[("ca_file", "/nowhere")]),
             ("//h", &[("wait_replicas", "0")]),
             ("//h", &[("wait_timeout", "1s")]),
-            ("//h", &[("layout", "blue\n")]),
+            ("//h", &[("layout", "hash")]),
             ("//u:geheim@h", &[("password_file", "/nowhere")]),
             ("//u:geheim@h", &[("colour", "geheim")]),
         ] {

@@ -132,9 +132,10 @@ local function settle()
     if value then
       redis.call('DEL', K, R, H)
       if signal then
-        redis.call('DEL', signal)
-        redis.call('LPUSH', signal, 1)
-        redis.call('PEXPIRE', signal, 1000)
+        -- Never fails, as when memory is full: who is not told looks by itself.
+        redis.pcall('DEL', signal)
+        redis.pcall('LPUSH', signal, 1)
+        redis.pcall('PEXPIRE', signal, 1000)
       end
     end
   elseif kind == 'many' then

@@ -49,8 +49,9 @@ local function named(prefix)
   return prefix .. ':{' .. K .. '}'
 end
 
+-- Never fails: who is not told looks by itself.
 local function tell(channel, message)
-  redis.call('PUBLISH', channel, message)
+  redis.pcall('PUBLISH', channel, message)
   -- All keys are told in a Cluster only. There Redisson listens to the channels of a slot, if the server has such.
   if #KEYS > 3 then redis.pcall('SPUBLISH', channel, message) end
 end

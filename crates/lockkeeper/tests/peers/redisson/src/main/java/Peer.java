@@ -14,7 +14,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Redisson, told over standard input what to do: {@code Peer lock|fenced|fair|write PORT}. Orders are in mod.rs. */
+/** Redisson, told over standard input what to do: {@code Peer lock|fenced|fair|read|write PORT[,PORT…]}, several of a Cluster. Orders are in mod.rs. */
 public final class Peer {
     private static final long LIMIT_MS = 30_000;
     private static final long PAUSE_MS = 8;
@@ -26,12 +26,19 @@ public final class Peer {
     private int entries;
     private long token;
 
-    private Peer(String kind, int port) {
+    private Peer(String kind, String[] ports) {
         Config config = new Config();
-        config.useSingleServer()
-                .setAddress("redis://127.0.0.1:" + port)
-                .setConnectionMinimumIdleSize(1)
-                .setSubscriptionConnectionMinimumIdleSize(1);
+        if (ports.length == 1) {
+            config.useSingleServer()
+                    .setAddress("redis://127.0.0.1:" + ports[0])
+                    .setConnectionMinimumIdleSize(1)
+                    .setSubscriptionConnectionMinimumIdleSize(1);
+        } else {
+            for (String port : ports) {
+                config.useClusterServers().addNodeAddress("redis://127.0.0.1:" + port);
+            }
+            config.useClusterServers().setMasterConnectionMinimumIdleSize(1);
+        }
         this.kind = kind;
         client = Redisson.create(config);
     }
@@ -41,6 +48,7 @@ public final class Peer {
             case "lock" -> client.getLock(name);
             case "fenced" -> client.getFencedLock(name);
             case "fair" -> client.getFairLock(name);
+            case "read" -> client.getReadWriteLock(name).readLock();
             case "write" -> client.getReadWriteLock(name).writeLock();
             default -> throw new IllegalArgumentException(kind);
         };
@@ -144,7 +152,7 @@ public final class Peer {
     }
 
     public static void main(String[] args) throws IOException, InterruptedException {
-        Peer peer = new Peer(args[0], Integer.parseInt(args[1]));
+        Peer peer = new Peer(args[0], args[1].split(","));
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
         for (String line = orders.readLine(); line != null; line = orders.readLine()) {
             System.out.println("@ " + peer.obey(line.split(" ")));
