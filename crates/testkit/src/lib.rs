@@ -13,7 +13,7 @@ pub use mariadb::MariaDbServer;
 pub use postgres::PostgresServer;
 pub use process::{Ended, Proc};
 pub use pty::Pty;
-pub use redis::{RedisServer, free_port, listens, shared};
+pub use redis::{RedisServer, certificates, free_port, listens, shared};
 pub use redis_groups::{RedisCluster, RedisReplicas, RedisSentinel};
 pub use rustix::process::Signal;
 pub use temp::TempDir;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 pub struct MariaDbServer {
     process: Option<Proc>,
     port: u16,
+    options: Vec<String>,
     dir: TempDir,
 }
 
@@ -26,7 +27,20 @@ impl MariaDbServer {
     /// Starts one.
     #[allow(clippy::new_without_default, reason = "it starts a process: not a value to have by default")]
     pub fn new() -> Self {
+        Self::begin(TempDir::new(), &[])
+    }
+
+    /// Starts one that takes logins over TCP with TLS only. Its directory has `ca.crt`, and `other.crt` of another
+    /// authority.
+    pub fn with_tls() -> Self {
         let dir = TempDir::new();
+        crate::certificates(&dir);
+        let file = |option: &str, file: &str| format!("--{option}={}", dir.join(file).display());
+        let options = [file("ssl-ca", "ca.crt"), file("ssl-cert", "server.crt"), file("ssl-key", "server.key")];
+        Self::begin(dir, &[options.as_slice(), &["--require-secure-transport=on".to_owned()]].concat())
+    }
+
+    fn begin(dir: TempDir, options: &[String]) -> Self {
         let mut install = installed("mariadb-install-db");
         install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
         install.arg(format!("--datadir={}", dir.join("data").display()));
@@ -39,7 +53,7 @@ impl MariaDbServer {
             let owned = Command::new("chown").args(["-R", "mysql"]).arg(dir.path()).status();
             assert!(owned.is_ok_and(|s| s.success()), "there is a user mysql: apt-get install mariadb-server");
         }
-        let mut server = Self { process: None, port: 0, dir };
+        let mut server = Self { process: None, port: 0, options: options.to_vec(), dir };
         for _ in 0..5 {
             server.port = free_port();
             if server.try_start() {
@@ -62,7 +76,7 @@ impl MariaDbServer {
         if rustix::process::geteuid().is_root() {
             command.arg("--user=mysql");
         }
-        self.process = Some(Proc::start(&mut command));
+        self.process = Some(Proc::start(command.args(&self.options)));
         let end = Instant::now() + SOON;
         while Instant::now() < end {
             if self.process.as_mut().is_none_or(|p| !p.is_running()) {
@@ -84,6 +98,11 @@ impl MariaDbServer {
     /// Its URL, with user and database.
     pub fn url(&self) -> String {
         format!("mysql://root@127.0.0.1:{}/test", self.port)
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &TempDir {
+        &self.dir
     }
 
     /// Its process id.

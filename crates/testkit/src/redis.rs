@@ -210,8 +210,8 @@ pub(crate) fn cli(port: u16, login: &[String], args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// An authority, a server and a client under it, and another authority.
-fn certificates(dir: &TempDir) {
+/// An authority `ca`, a `server` (127.0.0.1 and localhost) and a `client` under it, and an authority `other`: `.crt`, `.key`.
+pub fn certificates(dir: &TempDir) {
     let script = "
         new() { openssl req -newkey rsa:2048 -nodes -subj /CN=$1 -keyout $1.key -out $1.csr; }
         ca() { new $1; openssl x509 -req -in $1.csr -signkey $1.key -days 2 -extfile ca.ext -out $1.crt; }
