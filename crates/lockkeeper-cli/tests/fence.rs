@@ -70,7 +70,7 @@ fn on_postgres() {
     server.psql("CREATE DATABASE other");
     let weak = server.url().replace("postgres@", "weak@").replace("/postgres", "/other");
     one_sentence(&ends(&place, &["fence", "install", &weak]), 77, "permission denied for schema public");
-    let absent = server.url().replace("/postgres", "/absent");
+    let absent = format!("{}absent", server.url().trim_end_matches("postgres"));
     one_sentence(&ends(&place, &["fence", "install", &absent]), 78, "\"absent\" does not exist");
     let mysql = server.url().replace("postgres://", "mysql://");
     one_sentence(&ends(&place, &["fence", "install", &mysql]), 69, "");
