@@ -78,6 +78,32 @@ fn on_postgres() {
     one_sentence(&ends(&place, &["fence", "install", &nobody]), 69, "refused");
 }
 
+/// The script of docs/fencing.md, as a command under the lock; then the same with the token of an earlier holder.
+#[test]
+fn a_script_under_run_enters_with_what_it_is_given() {
+    let (place, server) = (Place::new(), PostgresServer::new());
+    assert_eq!(ends(&place, &["fence", "install", &server.url()]).code, Some(0));
+    server.psql("CREATE TABLE orders (id int, total bigint); INSERT INTO orders VALUES (42, 17)");
+    let page = include_str!("../../../docs/fencing.md");
+    let script = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let script = script.filter(|code| code.contains("LOCKKEEPER_TOKEN")).collect::<String>();
+    place.dir.write("settle.sh", &script);
+    let run = |args: &[&str]| {
+        let mut command = place.lockkeeper(args);
+        command.env("PGHOST", "127.0.0.1").env("PGPORT", server.port().to_string());
+        Proc::start(command.env("PGUSER", "postgres").env("PGDATABASE", "postgres")).wait()
+    };
+    let keep = "echo $LOCKKEEPER_TOKEN $LOCKKEEPER_HOLDER > first; sh settle.sh";
+    let first = run(&["run", "orders/42", "--", "sh", "-c", keep]);
+    assert_eq!(first.code, Some(0), "{first:?}");
+    assert_eq!(run(&["run", "orders/42", "--", "sh", "settle.sh"]).code, Some(0));
+    let late =
+        "read LOCKKEEPER_TOKEN LOCKKEEPER_HOLDER < first; export LOCKKEEPER_TOKEN LOCKKEEPER_HOLDER; sh settle.sh";
+    let late = run(&["run", "orders/42", "--", "sh", "-c", late]);
+    assert!(late.code == Some(3) && late.stderr.contains("LK001 token"), "{late:?}");
+    assert_eq!(server.psql("SELECT total FROM orders"), "19");
+}
+
 #[test]
 fn a_password_comes_from_a_file_or_the_environment() {
     let (place, server) = (Place::new(), PostgresServer::new());

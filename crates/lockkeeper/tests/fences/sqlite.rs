@@ -51,7 +51,7 @@ impl Database for Sqlite {
     }
 
     fn set(&self, resource: &str, value: i64) {
-        self.connect().execute("REPLACE INTO balances VALUES (?1, ?2)", (resource, value)).unwrap();
+        self.connect().execute("REPLACE INTO balances (id, value) VALUES (?1, ?2)", (resource, value)).unwrap();
     }
 
     fn get(&self, resource: &str) -> i64 {
@@ -111,6 +111,78 @@ impl Tx for LiteTx<'_> {
     fn write(&mut self, resource: &str, value: i64) -> Result<(), Refused> {
         self.0.execute("UPDATE balances SET value = ?2 WHERE id = ?1", (resource, value)).map(drop).map_err(refused)
     }
+}
+
+/// The pattern of docs/fencing.md for a row that is its own fence.
+struct OwnColumn(Sqlite);
+
+impl Database for OwnColumn {
+    fn session(&self) -> Box<dyn Session> {
+        Box::new(OwnColumnSession { connection: self.0.connect(), shown: None })
+    }
+
+    fn set(&self, resource: &str, value: i64) {
+        self.0.set(resource, value);
+    }
+
+    fn get(&self, resource: &str) -> i64 {
+        self.0.get(resource)
+    }
+
+    fn stale_code(&self) -> &'static str {
+        "0 rows"
+    }
+}
+
+struct OwnColumnSession {
+    connection: Connection,
+    shown: Option<i64>,
+}
+
+/// Every statement is a transaction of its own.
+impl Session for OwnColumnSession {
+    fn transaction(&mut self, body: &mut Body<'_>) -> Result<(), Refused> {
+        self.shown = None;
+        body(self)
+    }
+}
+
+impl OwnColumnSession {
+    fn guarded(&self, sql: &str, parameters: impl rusqlite::Params) -> Result<(), Refused> {
+        match self.connection.execute(sql, parameters).unwrap() {
+            0 => Err(Refused::Fence { refusal: Refusal::Stale, code: "0 rows".into(), message: String::new() }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Tx for OwnColumnSession {
+    fn enter(&mut self, resource: &str, entrant: &Entrant) -> Result<(), Refused> {
+        self.shown = Some(entrant.number());
+        let sql = "UPDATE balances SET fence_token = ?2 WHERE id = ?1 AND fence_token <= ?2";
+        self.guarded(sql, (resource, entrant.number()))
+    }
+
+    fn read(&mut self, resource: &str) -> Result<i64, Refused> {
+        let sql = "SELECT value FROM balances WHERE id = ?1";
+        Ok(self.connection.query_row(sql, [resource], |row| row.get(0)).unwrap())
+    }
+
+    fn write(&mut self, resource: &str, value: i64) -> Result<(), Refused> {
+        let token = self.shown.unwrap_or(i64::MAX);
+        let sql = "UPDATE balances SET value = ?2 WHERE id = ?1 AND fence_token <= ?3";
+        self.guarded(sql, (resource, value, token))
+    }
+}
+
+#[test]
+fn a_token_column_loses_no_update_in_1000_interleavings() {
+    let database = Sqlite::new("wal");
+    let column = "ALTER TABLE balances ADD COLUMN fence_token INTEGER NOT NULL DEFAULT 0";
+    database.connect().execute_batch(column).unwrap();
+    let database = OwnColumn(database);
+    crate::interleavings::fenced(&database);
+    crate::interleavings::broken_twins(&database);
 }
 
 #[test]
