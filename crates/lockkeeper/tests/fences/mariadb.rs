@@ -155,6 +155,35 @@ fn a_read_before_the_entry_makes_every_later_read_old() {
     });
 }
 
+/// The setting that is on by default from MariaDB 11.6.2: the same mistake is refused, and the entry first still works.
+#[test]
+fn with_snapshot_isolation_a_read_before_the_entry_must_be_repeated() {
+    let server = server();
+    let resource = fresh("isolated");
+    MariaDb::new("REPEATABLE READ").set(&resource, 100);
+    let mut connections = [connect(&server), connect(&server)];
+    let [earlier, later] = &mut connections;
+    RUNTIME.block_on(async {
+        later.query_drop("SET SESSION innodb_snapshot_isolation = ON").await.unwrap();
+        earlier.exec_drop(fence::ENTER_SQL, (&resource, 32, None::<&str>, None::<&str>)).await.unwrap();
+        for reads_first in [true, false] {
+            let mut tx = later.start_transaction(TxOpts::new()).await.unwrap();
+            if reads_first {
+                tx.exec_drop("SELECT value FROM balances WHERE id = ?", (&resource,)).await.unwrap();
+            }
+            earlier.exec_drop(fence::ENTER_SQL, (&resource, 33, None::<&str>, None::<&str>)).await.unwrap();
+            let entered = fence::enter(&mut tx, &resource, &entrant(34)).await;
+            match entered {
+                Err(lockkeeper::fence::FenceError::Driver(Error::Server(e))) if reads_first => {
+                    assert!(fence::is_conflict(e.code), "{e:?}");
+                }
+                other => assert!(other.is_ok() && !reads_first, "{other:?}"),
+            }
+            tx.rollback().await.unwrap();
+        }
+    });
+}
+
 #[test]
 fn different_resources_do_not_wait_for_each_other() {
     let server = server();

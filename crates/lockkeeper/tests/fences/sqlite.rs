@@ -4,6 +4,7 @@ use crate::isolation::entrant;
 use crate::{Body, Database, Refused, Session, Tx, fresh};
 use lockkeeper::fence::sqlite as fence;
 use lockkeeper::fence::{Entrant, LAYOUT, Refusal};
+use metrics_util::debugging::DebuggingRecorder;
 use rusqlite::{Connection, Error, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -205,8 +206,11 @@ fn the_typed_entry_and_a_read_before_it() {
     fence::enter(&late, &resource, &entrant(8)).unwrap();
     late.commit().unwrap();
     let tx = one.transaction().unwrap();
-    let stale = fence::enter(&tx, &resource, &entrant(7)).unwrap_err();
+    let recorder = DebuggingRecorder::new();
+    let stale = metrics::with_local_recorder(&recorder, || fence::enter(&tx, &resource, &entrant(7)).unwrap_err());
     assert!(stale.is_stale() && stale.to_string().starts_with("LK001 "), "{stale}");
+    let counted = format!("{:?}", recorder.snapshotter().snapshot().into_vec());
+    assert!(counted.contains("lockkeeper_fence_rejections_total") && counted.contains("sqlite"), "{counted}");
 }
 
 #[test]
