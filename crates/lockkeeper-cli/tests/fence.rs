@@ -47,27 +47,27 @@ fn round(place: &Place, url: &str, word: &str, enter: impl Fn()) {
 fn on_postgres() {
     let (place, server) = (Place::new(), PostgresServer::new());
     let enter = || {
-        server.psql("SELECT lockkeeper_fence('orders/42', 1763166000123456, '00c0ffee', 'redis')");
-        server.psql("SELECT lockkeeper_fence('orders/43', 7, holder => '00c0ffee')");
+        server.sql("SELECT lockkeeper_fence('orders/42', 1763166000123456, '00c0ffee', 'redis')");
+        server.sql("SELECT lockkeeper_fence('orders/43', 7, holder => '00c0ffee')");
     };
     round(&place, &server.url(), "postgres", enter);
 
     // Another schema, by name.
     let elsewhere = format!("{}?schema=Else%20where", server.url());
     one_sentence(&ends(&place, &["fence", "install", &elsewhere]), 78, "no such schema 'Else where'");
-    server.psql("CREATE SCHEMA \"Else where\"");
+    server.sql("CREATE SCHEMA \"Else where\"");
     assert_eq!(ends(&place, &["fence", "install", &elsewhere]).code, Some(0));
-    server.psql("SELECT \"Else where\".lockkeeper_fence('orders/44', 7)");
+    server.sql("SELECT \"Else where\".lockkeeper_fence('orders/44', 7)");
     let shown = ends(&place, &["fence", "status", &elsewhere]).stdout;
     assert!(shown.contains("orders/44"), "{shown}");
 
     // A newer layout is left alone.
-    server.psql("CREATE OR REPLACE VIEW public.lockkeeper_fence_version AS SELECT 2 AS version");
+    server.sql("CREATE OR REPLACE VIEW public.lockkeeper_fence_version AS SELECT 2 AS version");
     one_sentence(&ends(&place, &["fence", "install", &server.url()]), 70, "of a newer lockkeeper");
 
     // No rights, wrong password, no such database, not that database, nobody there.
-    server.psql("CREATE ROLE weak LOGIN");
-    server.psql("CREATE DATABASE other");
+    server.sql("CREATE ROLE weak LOGIN");
+    server.sql("CREATE DATABASE other");
     let weak = server.url().replace("postgres@", "weak@").replace("/postgres", "/other");
     one_sentence(&ends(&place, &["fence", "install", &weak]), 77, "permission denied for schema public");
     let absent = format!("{}absent", server.url().trim_end_matches("postgres"));
@@ -83,7 +83,7 @@ fn on_postgres() {
 fn a_script_under_run_enters_with_what_it_is_given() {
     let (place, server) = (Place::new(), PostgresServer::new());
     assert_eq!(ends(&place, &["fence", "install", &server.url()]).code, Some(0));
-    server.psql("CREATE TABLE orders (id int, total bigint); INSERT INTO orders VALUES (42, 17)");
+    server.sql("CREATE TABLE orders (id int, total bigint); INSERT INTO orders VALUES (42, 17)");
     let page = include_str!("../../../docs/fencing.md");
     let script = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
     let script = script.filter(|code| code.contains("LOCKKEEPER_TOKEN")).collect::<String>();
@@ -101,18 +101,18 @@ fn a_script_under_run_enters_with_what_it_is_given() {
         "read LOCKKEEPER_TOKEN LOCKKEEPER_HOLDER < first; export LOCKKEEPER_TOKEN LOCKKEEPER_HOLDER; sh settle.sh";
     let late = run(&["run", "orders/42", "--", "sh", "-c", late]);
     assert!(late.code == Some(3) && late.stderr.contains("LK001 token"), "{late:?}");
-    assert_eq!(server.psql("SELECT total FROM orders"), "19");
+    assert_eq!(server.sql("SELECT total FROM orders"), "19");
 }
 
 #[test]
 fn a_password_comes_from_a_file_or_the_environment() {
     let (place, server) = (Place::new(), PostgresServer::new());
-    server.psql("CREATE ROLE me LOGIN SUPERUSER PASSWORD 'hunt er@2'");
+    server.sql("CREATE ROLE me LOGIN SUPERUSER PASSWORD 'hunt er@2'");
     // From now on passwords are asked for.
-    let hba = server.psql("SHOW hba_file");
+    let hba = server.sql("SHOW hba_file");
     let rules = "local all all trust\nhost all me 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n";
     std::fs::write(hba, rules).unwrap();
-    server.psql("SELECT pg_reload_conf()");
+    server.sql("SELECT pg_reload_conf()");
     let url = server.url().replace("postgres@", "me@");
     testkit::eventually(testkit::SOON, "a password is asked for", || {
         ends(&place, &["fence", "status", &url]).stderr.contains("password")
@@ -233,13 +233,13 @@ fn tls_checks_the_server() {
     let own = "chmod 0600 \"$1\"; if [ \"$(id -u)\" = 0 ]; then chown postgres \"$1\"; fi";
     assert!(Command::new("sh").args(["-c", own, "sh"]).arg(&key).status().unwrap().success());
     let set = |name: &str, file: &std::path::Path| {
-        postgres.psql(&format!("ALTER SYSTEM SET {name} = '{}'", file.display()));
+        postgres.sql(&format!("ALTER SYSTEM SET {name} = '{}'", file.display()));
     };
     set("ssl_cert_file", &dir.join("server.crt"));
     set("ssl_key_file", &key);
-    postgres.psql("ALTER SYSTEM SET ssl = on");
-    postgres.psql("SELECT pg_reload_conf()");
-    testkit::eventually(testkit::SOON, "TLS is on", || postgres.psql("SHOW ssl") == "on");
+    postgres.sql("ALTER SYSTEM SET ssl = on");
+    postgres.sql("SELECT pg_reload_conf()");
+    testkit::eventually(testkit::SOON, "TLS is on", || postgres.sql("SHOW ssl") == "on");
     let file = |name: &str| dir.join(name).display().to_string();
     trusted_only(&place, &postgres.url(), &file("ca.crt"), &file("other.crt"));
 }

@@ -1,6 +1,6 @@
 //! A real PostgreSQL server on a free loopback port.
 
-use crate::{Proc, SOON, Signal, TempDir, eventually, free_port};
+use crate::{Proc, SOON, Signal, TempDir, free_port};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -88,7 +88,7 @@ impl PostgresServer {
     }
 
     /// What `psql` prints for statements: rows only, columns separated by `|`.
-    pub fn psql(&self, sql: &str) -> String {
+    pub fn sql(&self, sql: &str) -> String {
         self.run(sql).unwrap_or_else(|| panic!("psql fails: {sql}"))
     }
 
@@ -106,8 +106,9 @@ impl Drop for PostgresServer {
         if let Some(process) = &mut self.process {
             // In order, so that its processes are gone before its directory.
             process.signal(Signal::INT);
-            if !std::thread::panicking() {
-                eventually(SOON, "the server stops", || !process.is_running());
+            let end = Instant::now() + Duration::from_secs(5);
+            while process.is_running() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
             }
         }
     }

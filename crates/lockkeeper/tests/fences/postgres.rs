@@ -15,9 +15,9 @@ pub(crate) fn server() -> Arc<PostgresServer> {
         let server = PostgresServer::new();
         // Twice: again does no harm.
         for _ in 0..2 {
-            server.psql(&format!("SET client_min_messages = warning; {}", fence::INSTALL_SQL));
+            server.sql(&format!("SET client_min_messages = warning; {}", fence::INSTALL_SQL));
         }
-        server.psql("CREATE TABLE balances (id text PRIMARY KEY, value bigint NOT NULL)");
+        server.sql("CREATE TABLE balances (id text PRIMARY KEY, value bigint NOT NULL)");
         server
     })
 }
@@ -185,7 +185,7 @@ fn shared_holders_are_inside_together_and_an_exclusive_one_waits() {
 #[test]
 fn an_application_needs_three_rights_and_no_search_path() {
     let server = server();
-    server.psql(
+    server.sql(
         "CREATE ROLE app LOGIN; GRANT SELECT, INSERT, UPDATE ON lockkeeper_fences TO app; \
          CREATE SCHEMA other AUTHORIZATION app",
     );

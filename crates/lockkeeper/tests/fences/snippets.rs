@@ -13,7 +13,7 @@ static SERVER: Shared<PostgresServer> = Shared::new();
 /// One with orders in it: the page's resource has a fixed name, so each test has a database of its own.
 fn database(name: &str) -> (Arc<PostgresServer>, String) {
     let server = SERVER.get(PostgresServer::new);
-    server.psql(&format!("CREATE DATABASE {name}"));
+    server.sql(&format!("CREATE DATABASE {name}"));
     let url = format!("{}{name}", server.url().trim_end_matches("postgres"));
     let orders = format!(
         "{}; CREATE TABLE orders (id int, total bigint); INSERT INTO orders VALUES (42, 17)",
