@@ -12,7 +12,7 @@ use testkit::{Proc, SOON, Signal, TempDir, eventually, found, is_stopped};
 const DATABASE: &str = "LOCKKEEPER_TEST_DATABASE";
 const PLACE: &str = "LOCKKEEPER_TEST_PLACE";
 const RESOURCE: &str = "account/7";
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(3);
 
 fn acquire(place: &Path) -> (Keeper, Guard) {
     let keeper = Keeper::connect(format!("sqlite:{}", place.join("locks.db").display())).unwrap();
