@@ -18,7 +18,11 @@ conformance_suite!(memory, {
 conformance_suite!(sqlite, sqlite_file::File::new());
 
 #[cfg(feature = "redis")]
-conformance_suite!(redis, redis_servers::Single::new());
+conformance_suite!(redis, redis_servers::Single::new("plain"));
+#[cfg(feature = "redis")]
+conformance_suite!(redis_redisson, redis_servers::Single::new("redisson"));
+#[cfg(feature = "redis")]
+conformance_suite!(redis_python_redis_lock, redis_servers::Single::new("python-redis-lock"));
 #[cfg(feature = "redis")]
 conformance_suite!(redis_replicated, redis_servers::open(&redis_servers::REPLICATED));
 #[cfg(feature = "redis")]
@@ -40,6 +44,10 @@ async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
         ("sqlite", sqlite::skips().await),
         #[cfg(feature = "redis")]
         ("redis", redis::skips().await),
+        #[cfg(feature = "redis")]
+        ("redis with layout=redisson", redis_redisson::skips().await),
+        #[cfg(feature = "redis")]
+        ("redis with layout=python-redis-lock", redis_python_redis_lock::skips().await),
         #[cfg(feature = "redlock")]
         ("redlock", redlock::skips().await),
     ])
@@ -112,19 +120,19 @@ mod redis_servers {
         }
     }
 
-    /// A server that writes everything to its log, and so survives being killed.
-    pub(crate) struct Single(Mutex<RedisServer>);
+    /// A server that writes everything to its log, and so survives being killed; and how locks are kept there.
+    pub(crate) struct Single(Mutex<RedisServer>, &'static str);
 
     impl Single {
-        pub(crate) fn new() -> Self {
-            Self(RedisServer::with(&["--appendonly", "yes"]).into())
+        pub(crate) fn new(layout: &'static str) -> Self {
+            Self(RedisServer::with(&["--appendonly", "yes"]).into(), layout)
         }
     }
 
     #[async_trait::async_trait]
     impl Subject for Single {
         async fn open(&self) -> Arc<dyn Store> {
-            let url = self.0.lock().expect("no case panics here").url();
+            let url = format!("{}?layout={}", self.0.lock().expect("no case panics here").url(), self.1);
             Arc::new(RedisStore::connect(&url).await.expect("connected"))
         }
 

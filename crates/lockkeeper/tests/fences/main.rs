@@ -1,6 +1,8 @@
 //! Fences in real databases: the rules, the paused holder, and many interleavings, each with a way to see it fail.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program")]
 
+#[path = "../peers/installed.rs"]
+mod installed;
 mod interleavings;
 mod isolation;
 mod mariadb;

@@ -1,9 +1,10 @@
 //! The code of docs/fencing.md does what the page says, in every language.
 
+use crate::installed::installed;
 use crate::{RUNTIME, Shared, mariadb};
 use lockkeeper::fence::postgres as fence;
 use lockkeeper::{ErrorKind, Keeper};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use testkit::{PostgresServer, Proc, SOON, TempDir};
@@ -53,17 +54,6 @@ fn settles_once(mut program: impl FnMut() -> Command) {
     }
 }
 
-/// Where `scripts/peers` has put what a list of packages asks for.
-fn installed(what: &str, list: &str) -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || Path::new(&std::env::var_os("HOME").expect("HOME or XDG_CACHE_HOME is set")).join(".cache");
-    let place = cache.unwrap_or_else(home).join("lockkeeper/peers").join(what);
-    let wanted = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(list)).expect("ours");
-    let found = std::fs::read(place.join(list)).ok();
-    assert!(found == Some(wanted), "tests/peers/{list} is not in {}: run scripts/peers", place.display());
-    place
-}
-
 mod rust {
     #![allow(clippy::needless_pass_by_ref_mut, reason = "as the page has it")]
     include!("snippet.rs");
@@ -110,7 +100,7 @@ fn python_on_postgres() {
              except orders.Stale:\n        \
                  print('stale')\n",
     );
-    let python = installed("python", "requirements.txt").join("bin/python");
+    let python = installed("python", &["requirements.txt"]).join("bin/python");
     settles_once(|| {
         let mut command = Command::new(&python);
         command.arg(&main).arg(&url);
@@ -133,7 +123,7 @@ fn node_on_postgres() {
          } catch (error) {\n  if (!(error instanceof Stale)) throw error;\n  console.log('stale');\n}\n\
          await client.end();\n",
     );
-    let packages = installed("node", "package.json").join("node_modules");
+    let packages = installed("node", &["package.json"]).join("node_modules");
     std::os::unix::fs::symlink(packages, dir.join("node_modules")).unwrap();
     settles_once(|| {
         let mut command = Command::new("node");
@@ -157,15 +147,14 @@ fn java_on_postgres() {
          System.out.println(\"done\");\n      \
          } catch (Orders.Stale stale) {\n        System.out.println(\"stale\");\n      }\n    }\n  }\n}\n",
     );
-    let driver =
-        std::env::var("LOCKKEEPER_JDBC").expect("LOCKKEEPER_JDBC names the driver's jar: scripts/test-extended");
+    let driver = installed("jdbc", &["pom.xml"]).join("target/lib");
     let made = Proc::start(Command::new("javac").current_dir(dir.path()).args(["Orders.java", "Main.java"]))
         .wait_for(SOON * 4);
     assert_eq!(made.code, Some(0), "{}", made.stderr);
     let jdbc = url.replace("postgres://postgres@", "jdbc:postgresql://") + "?user=postgres";
     settles_once(|| {
         let mut command = Command::new("java");
-        command.current_dir(dir.path()).args(["-cp", &format!(".:{driver}"), "Main", &jdbc]);
+        command.current_dir(dir.path()).args(["-cp", &format!(".:{}/*", driver.display()), "Main", &jdbc]);
         command
     });
     assert_eq!(total(&url), 19);

@@ -28,7 +28,12 @@ impl Keys {
             )
             .for_lock(name));
         }
-        Ok(Self { lock: lock.to_vec(), fence: companion(b'f', lock), queue: companion(b'q', lock) })
+        Ok(Self::at(lock.to_vec()))
+    }
+
+    /// Those of a lock at `lock`.
+    pub(super) fn at(lock: Vec<u8>) -> Self {
+        Self { fence: companion(b'f', &lock), queue: companion(b'q', &lock), lock }
     }
 
     /// What a script is told; `all` adds those it could work out by itself. A Cluster that moves a slot key by key then

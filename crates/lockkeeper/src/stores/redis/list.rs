@@ -2,9 +2,10 @@
 
 use super::answers::{odd, record, reply};
 use super::error::map_err;
-use super::keys::Keys;
+use super::gather;
+use super::layout::Step;
 use super::options::Node;
-use super::script::{self, Call};
+use super::script::Call;
 use super::{ASK_LIMIT, RedisStore};
 use crate::error::Result;
 use crate::name::LockName;
@@ -31,9 +32,9 @@ impl RedisStore {
             names.pop_last();
         }
         let names: Vec<LockName> = names.into_iter().filter_map(|name| LockName::new(name).ok()).collect();
-        let calls: Result<Vec<Call>> = names.iter().map(|name| Keys::of(name).map(|k| self.call(k, None))).collect();
+        let calls: Result<Vec<Call>> = names.iter().map(|name| self.keys(name).map(|k| self.call(k, None))).collect();
         let calls = calls?;
-        let answers = if calls.is_empty() { Vec::new() } else { self.run(&script::INSPECT, &calls, ASK_LIMIT).await };
+        let answers = if calls.is_empty() { Vec::new() } else { self.run(Step::Inspect, &calls, ASK_LIMIT).await };
         let mut page = Page::default();
         for (name, answer) in names.iter().zip(answers) {
             page.records.extend(record(name, reply(answer)?)?);
@@ -44,7 +45,8 @@ impl RedisStore {
 
     /// The first names after `after`, one more than a page holds.
     async fn scan(&self, node: &Node, prefix: &[u8], after: &[u8]) -> Result<BTreeSet<Vec<u8>>> {
-        let mut pattern = Vec::with_capacity(prefix.len() + 1);
+        let layout = self.layout();
+        let mut pattern = layout.prefix().to_vec();
         for byte in prefix {
             if b"*?[]\\^".contains(byte) {
                 pattern.push(b'\\');
@@ -57,22 +59,19 @@ impl RedisStore {
         let mut place = "0".to_owned();
         loop {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(&place).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN).arg("TYPE").arg("string");
-            let answer = script::send(&mut line, vec![scan]).await.pop().unwrap_or(Ok(Value::Nil));
+            scan.arg(&place).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN).arg("TYPE").arg(layout.data_type());
+            let answer = gather::send(&mut line, vec![scan]).await.pop().unwrap_or(Ok(Value::Nil));
             let (next, keys): (String, Vec<Vec<u8>>) =
                 redis::from_redis_value(answer.map_err(map_err)?).map_err(|_| odd("a scan that is none"))?;
-            let keys: Vec<Vec<u8>> =
-                keys.into_iter().filter(|k| k.as_slice() > after && !k.starts_with(b"lk:")).collect();
-            let heads = keys.iter().map(|key| {
-                let mut cmd = redis::cmd("GETRANGE");
-                cmd.arg(key).arg(0).arg(2);
-                cmd
-            });
-            let heads: Vec<_> = heads.collect();
-            let answers = if heads.is_empty() { Vec::new() } else { script::send(&mut line, heads).await };
+            let is_next = |key: &Vec<u8>| {
+                !key.starts_with(b"lk:") && key.strip_prefix(layout.prefix()).is_some_and(|name| name > after)
+            };
+            let keys: Vec<Vec<u8>> = keys.into_iter().filter(is_next).collect();
+            let marks: Vec<_> = keys.iter().map(|key| layout.mark(key)).collect();
+            let answers = if marks.is_empty() { Vec::new() } else { gather::send(&mut line, marks).await };
             for (key, answer) in keys.iter().zip(answers) {
-                if matches!(answer, Ok(Value::BulkString(head)) if head == b"lk1") {
-                    names.insert(key.clone());
+                if answer.is_ok_and(|mark| layout.is_ours(&mark)) {
+                    names.insert(key[layout.prefix().len()..].to_vec());
                     if names.len() > PAGE + 1 {
                         names.pop_last();
                     }
