@@ -43,6 +43,7 @@ mod lock;
 #[doc(hidden)]
 pub mod machine;
 pub mod name;
+pub mod optimistic;
 mod record;
 pub mod register;
 pub mod store;
@@ -59,6 +60,7 @@ pub use guard::{Guard, Lease, State};
 pub use keeper::{Builder, Keeper};
 pub use lock::Lock;
 pub use name::LockName;
+pub use optimistic::retry_on_conflict;
 pub use register::{Pass, Register};
 pub use store::{Guarantee, Held, LossReason, Mode, Note, Store, StoreInfo};
 pub use token::{HolderId, Token};

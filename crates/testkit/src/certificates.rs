@@ -3,6 +3,20 @@
 use crate::{Proc, TempDir};
 use std::process::Command;
 
+/// Puts into `dir` an authority `ca`, a `server` (127.0.0.1 and localhost) and a `client` under it, and an authority `other`:
+/// `.crt` and `.key` of each.
+pub fn certificates(dir: &TempDir) {
+    let script = "
+        new() { openssl req -newkey rsa:2048 -nodes -subj /CN=$1 -keyout $1.key -out $1.csr; }
+        ca() { new $1; openssl x509 -req -in $1.csr -signkey $1.key -days 2 -extfile ca.ext -out $1.crt; }
+        leaf() { new $1; openssl x509 -req -in $1.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile leaf.ext -out $1.crt; }
+        echo basicConstraints=critical,CA:TRUE > ca.ext
+        echo subjectAltName=IP:127.0.0.1,DNS:localhost > leaf.ext
+        ca ca && ca other && leaf server && leaf client";
+    let made = Proc::start(Command::new("sh").args(["-ec", script]).current_dir(dir.path())).wait();
+    assert_eq!(made.code, Some(0), "openssl (apt-get install openssl): {}", made.stderr);
+}
+
 /// `ca.crt`, `server.crt` and `client.crt` under it with their keys, and `other.crt` of another authority.
 #[derive(Debug)]
 pub struct Certificates {
@@ -14,15 +28,7 @@ impl Certificates {
     #[allow(clippy::new_without_default, reason = "it runs openssl: not a value to have by default")]
     pub fn new() -> Self {
         let dir = TempDir::new();
-        let script = "
-            new() { openssl req -newkey rsa:2048 -nodes -subj /CN=$1 -keyout $1.key -out $1.csr; }
-            ca() { new $1; openssl x509 -req -in $1.csr -signkey $1.key -days 2 -extfile ca.ext -out $1.crt; }
-            leaf() { new $1; openssl x509 -req -in $1.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile leaf.ext -out $1.crt; }
-            echo basicConstraints=critical,CA:TRUE > ca.ext
-            echo subjectAltName=IP:127.0.0.1,DNS:localhost > leaf.ext
-            ca ca && ca other && leaf server && leaf client";
-        let made = Proc::start(Command::new("sh").args(["-ec", script]).current_dir(dir.path())).wait();
-        assert_eq!(made.code, Some(0), "openssl (apt-get install openssl): {}", made.stderr);
+        certificates(&dir);
         Self { dir }
     }
 

@@ -2,6 +2,8 @@
 //! and waiting for a condition instead of for a time.
 
 mod certificates;
+mod mariadb;
+mod postgres;
 mod process;
 mod proxy;
 mod pty;
@@ -9,7 +11,9 @@ mod redis;
 mod redis_groups;
 mod temp;
 
-pub use certificates::Certificates;
+pub use certificates::{Certificates, certificates};
+pub use mariadb::MariaDbServer;
+pub use postgres::PostgresServer;
 pub use process::{Ended, Proc};
 pub use proxy::Proxy;
 pub use pty::Pty;

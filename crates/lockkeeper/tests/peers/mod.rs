@@ -9,6 +9,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its own part")]
 
 mod checks;
+mod installed;
 mod kind;
 pub(crate) mod rust;
 
