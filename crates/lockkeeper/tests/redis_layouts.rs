@@ -1,8 +1,9 @@
 //! Locks in the layouts of other libraries: what is in the server, and what happens where layouts meet.
 #![cfg(feature = "redis")]
+#![allow(clippy::print_stdout, reason = "measured times are for people")]
 
 use lockkeeper::{ErrorKind, Guard, Keeper, LossReason, State};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testkit::{RedisCluster, RedisReplicas, RedisSentinel, RedisServer, SOON, eventually};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -67,6 +68,30 @@ async fn redissons_counter_and_ours_are_one_and_never_end() {
     server.cli(&["SET", counter, "9007199254740991"]);
     assert_eq!(refused(&keeper, "job").await.kind(), ErrorKind::Unexpected);
     assert_eq!(server.cli(&["EXISTS", "job"]), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_without_a_line_is_woken_long_before_it_would_look_again() {
+    let server = RedisServer::new();
+    let keepers = [keeper(&server.url(), "redisson").await, keeper(&server.url(), "redisson").await];
+    let mut rounds = tokio::task::JoinSet::new();
+    for i in 0..30 {
+        let [holder, waiter] = keepers.clone();
+        rounds.spawn(async move {
+            let name = format!("job-{i}");
+            let guard = taken(&holder, &name).await;
+            let waiting = tokio::spawn(async move { (taken(&waiter, &name).await, Instant::now()) });
+            // Until it looks only once a second. Not all at once: a busy moment must not decide.
+            tokio::time::sleep(Duration::from_millis(2000 + 40 * i)).await;
+            let asked = Instant::now();
+            guard.release().await.expect("released");
+            waiting.await.expect("granted").1 - asked
+        });
+    }
+    let mut times = rounds.join_all().await;
+    times.sort();
+    println!("woken after {times:?}");
+    assert!(times[15] < Duration::from_millis(250), "{times:?}");
 }
 
 #[tokio::test]
