@@ -145,7 +145,8 @@ pub(crate) async fn mixed_at(kind: Kind, place: Place) {
     assert!(turns >= 50, "{turns}");
     let tokens: Vec<u64> = sections.iter().map(|section| section.token).filter(|token| *token > 0).collect();
     assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "tokens rise in the order of the sections");
-    assert!(place.servers.iter().all(|server| server.cli(&["EXISTS", &key]) != "1"));
+    // A release to several servers is over when most have answered.
+    eventually(SOON, "nothing is left", || place.servers.iter().all(|server| server.cli(&["EXISTS", &key]) != "1"));
 }
 
 /// Each side, while it holds, keeps the other out; once it has gone the other comes in.
