@@ -37,6 +37,9 @@ conformance_suite!(mysql, mysql_servers::At::new(""));
 #[cfg(feature = "mysql")]
 conformance_suite!(mysql_shedlock, mysql_servers::At::new("?layout=shedlock"));
 
+#[cfg(feature = "mysql")]
+conformance_suite!(mysql_get_lock, mysql_servers::At::new("?mode=get_lock"));
+
 /// What every store that is built in leaves out. One line for each suite above.
 async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
     Vec::from([
@@ -49,6 +52,8 @@ async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
         ("redlock", redlock::skips().await),
         #[cfg(feature = "mysql")]
         ("mysql", mysql::skips().await),
+        #[cfg(feature = "mysql")]
+        ("mysql_get_lock", mysql_get_lock::skips().await),
         #[cfg(feature = "mysql")]
         ("mysql_shedlock", mysql_shedlock::skips().await),
     ])
@@ -189,7 +194,7 @@ mod redlock_servers {
 mod mysql_servers {
     use lockkeeper::Store;
     use lockkeeper::conformance::{Hook, Subject};
-    use lockkeeper::stores::mysql::MysqlStore;
+    use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
     use std::sync::{Arc, LazyLock, Mutex};
     use testkit::MariaDbServer;
 
@@ -215,7 +220,11 @@ mod mysql_servers {
                 Some(own) => own.lock().expect("no case panics here").url(),
                 None => SHARED.url(),
             };
-            Arc::new(MysqlStore::connect(&format!("{url}{}", self.0)).await.expect("connected"))
+            let url = format!("{url}{}", self.0);
+            if url.contains("get_lock") {
+                return Arc::new(GetLockStore::connect(&url).await.expect("connected"));
+            }
+            Arc::new(MysqlStore::connect(&url).await.expect("connected"))
         }
 
         fn restart(&self) -> Option<Hook<'_>> {

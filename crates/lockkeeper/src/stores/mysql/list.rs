@@ -138,7 +138,7 @@ fn records(rows: &[Row]) -> Result<Vec<Record>> {
 }
 
 /// The first name after all those that begin with `prefix`; `None` when there is no end.
-fn upper_bound(prefix: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn upper_bound(prefix: &[u8]) -> Option<Vec<u8>> {
     let kept = prefix.iter().rposition(|b| *b != 0xff)?;
     let mut bound = prefix[..=kept].to_vec();
     bound[kept] += 1;

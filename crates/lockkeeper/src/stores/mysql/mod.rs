@@ -19,11 +19,17 @@
 
 mod error;
 mod events;
+mod get_lock;
+mod keys;
 mod lines;
 mod list;
 mod options;
 mod schema;
+mod session;
 mod step;
+mod turns;
+
+pub use get_lock::GetLockStore;
 
 use crate::error::{Error, Result};
 use crate::name::LockName;
@@ -84,6 +90,10 @@ impl MysqlStore {
         if options.mode == options::Mode::GetLock {
             return Err(Error::invalid_config("mode=get_lock is another store: GetLockStore").in_store("mysql"));
         }
+        Self::new(options).await
+    }
+
+    async fn new(options: Options) -> Result<Self> {
         // Not a holder's id, but the same need: 128 bits that nobody else has.
         let keeper = HolderId::random()?;
         let server =
@@ -148,7 +158,10 @@ impl MysqlStore {
 /// The store that a URL names.
 pub(crate) async fn open(place: &str, pairs: &[(String, String)]) -> Result<Arc<dyn Store>> {
     let options = Options::parse(place, pairs)?;
-    Ok(Arc::new(MysqlStore::from_options(options).await?))
+    Ok(match options.mode {
+        options::Mode::Lease => Arc::new(MysqlStore::from_options(options).await?),
+        options::Mode::GetLock => Arc::new(GetLockStore::from_options(options).await?),
+    })
 }
 
 /// Runs `work` here, or for a caller without a runtime on a thread with one.

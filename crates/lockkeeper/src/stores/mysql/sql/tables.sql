@@ -63,3 +63,18 @@ CREATE TABLE IF NOT EXISTS `{p}layout` (
     cleaned BIGINT NOT NULL DEFAULT 0,
     reached VARBINARY(512) NOT NULL DEFAULT ''
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4
+@@
+-- Who took which session lock (`mode=get_lock`), and the last token drawn for it. The rest is about now only while `session` lives.
+CREATE TABLE IF NOT EXISTS `{p}session` (
+    name VARBINARY(512) NOT NULL,
+    lock_key VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    token BIGINT NOT NULL,
+    holder BINARY(16) NOT NULL,
+    session BINARY(16) NOT NULL,
+    since BIGINT NOT NULL,
+    host VARBINARY(1024) NULL,
+    pid BIGINT NULL,
+    label VARBINARY(1024) NULL,
+    broken BINARY(16) NULL,
+    PRIMARY KEY (name)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4
