@@ -1,6 +1,6 @@
 //! A real MariaDB server on a free loopback port.
 
-use crate::redis::{certificates, end_with_us};
+use crate::redis::{CLOCK, SHIM, certificates, clock_shim, end_with_us, step_clock};
 use crate::{Proc, SOON, Signal, TempDir, eventually, free_port};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -38,6 +38,18 @@ impl MariaDbServer {
         let file = |(key, file): (&str, &str)| format!("--ssl-{key}={}", dir.join(file).display());
         let options = [("ca", "ca.crt"), ("cert", "server.crt"), ("key", "server.key")].map(file);
         Self::begin(options.to_vec(), dir)
+    }
+
+    /// Starts one whose clock can be stepped.
+    pub fn with_clock() -> Self {
+        let dir = TempDir::new();
+        clock_shim(&dir);
+        Self::begin(Vec::new(), dir)
+    }
+
+    /// Sets its clock off by so many seconds from the real one.
+    pub fn step_clock(&self, seconds: i64) {
+        step_clock(&self.dir, seconds);
     }
 
     /// Starts one with more options, such as `["--max-connections=10"]`.
@@ -82,6 +94,10 @@ impl MariaDbServer {
             command.arg("--user=mysql");
         }
         command.args(&self.options);
+        let clock = self.dir.join(CLOCK);
+        if clock.exists() {
+            command.env("LD_PRELOAD", self.dir.join(SHIM)).env("CLOCK_OFFSET_FILE", clock);
+        }
         self.process = Some(Proc::start(&mut command));
         let end = Instant::now() + SOON;
         while Instant::now() < end {

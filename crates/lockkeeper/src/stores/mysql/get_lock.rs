@@ -101,7 +101,8 @@ impl GetLockStore {
 
     /// Which claims an operator broke.
     async fn broken(&self, names: &[&Claim]) -> Result<Vec<HolderId>> {
-        let mut text = format!("SELECT broken FROM `{}session` WHERE broken IS NOT NULL AND name IN (", self.rows.prefix());
+        let mut text =
+            format!("SELECT broken FROM `{}session` WHERE broken IS NOT NULL AND name IN (", self.rows.prefix());
         for (i, claim) in names.iter().enumerate() {
             if i > 0 {
                 text.push(',');
@@ -178,7 +179,10 @@ impl Store for GetLockStore {
             if let Some(event) = self.news.pop() {
                 return event;
             }
-            self.news.bell.notified().await;
+            tokio::select! {
+                () = self.news.bell.notified() => {}
+                never = self.rows.tidy() => match never {},
+            }
         }
     }
 

@@ -112,8 +112,8 @@ impl Lines {
     }
 
     async fn ask(&self, work: Work, limit: Duration) -> Result<Vec<Row>> {
-        let runtime =
-            Handle::try_current().map_err(|_| Error::unavailable("a Tokio runtime is needed here").in_store("mysql"))?;
+        let runtime = Handle::try_current()
+            .map_err(|_| Error::unavailable("a Tokio runtime is needed here").in_store("mysql"))?;
         let lane = lock(&self.lanes).entry(runtime.id()).or_default().clone();
         let (answer, answered) = oneshot::channel();
         let spawn = {
@@ -269,8 +269,8 @@ async fn send(conn: &mut Conn, jobs: &[Job]) -> Result<Vec<Row>, (Error, bool)> 
     for text in texts {
         if let Err(error) = run(conn, &text, &mut rows).await {
             // The server has undone the transaction, or will when it sees that we are gone.
-            let alive = is_passing(&error)
-                && conn.query_drop("ROLLBACK; SET SESSION time_zone = '+00:00'").await.is_ok();
+            let alive =
+                is_passing(&error) && conn.query_drop("ROLLBACK; SET SESSION time_zone = '+00:00'").await.is_ok();
             return Err((map_err(error), alive));
         }
     }

@@ -13,7 +13,7 @@ use mysql_async::Row;
 const PAGE: usize = 100;
 
 /// The server's clock, in microseconds.
-const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', SYSDATE(6))";
+pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', SYSDATE(6))";
 
 /// Holders and waiters of the names that a condition on `l` picks, in order: name, kind, mode, token, since, lease
 /// left, host, pid, label.

@@ -17,6 +17,7 @@
 //! (`innodb_flush_log_at_trx_commit` other than 1). A failover to a replica that had not seen a grant can forget it;
 //! tokens rise all the same.
 
+mod clean;
 mod error;
 mod events;
 mod get_lock;
@@ -61,6 +62,7 @@ pub struct MysqlStore {
     events: tokio::sync::Mutex<Events>,
     waiting: Waiting,
     server: Server,
+    due: clean::Due,
 }
 
 impl MysqlStore {
@@ -96,10 +98,18 @@ impl MysqlStore {
     async fn new(options: Options) -> Result<Self> {
         // Not a holder's id, but the same need: 128 bits that nobody else has.
         let keeper = HolderId::random()?;
-        let server =
-            elsewhere(options.clone(), async |dial| schema::check(dial).await).await.map_err(|e| e.during("connect"))?;
+        let server = elsewhere(options.clone(), async |dial| schema::check(dial).await)
+            .await
+            .map_err(|e| e.during("connect"))?;
         let lines = Lines::new(options);
-        Ok(Self { lines, keeper, events: Events::default().into(), waiting: Waiting::default(), server })
+        Ok(Self {
+            lines,
+            keeper,
+            events: Events::default().into(),
+            waiting: Waiting::default(),
+            server,
+            due: clean::Due::default(),
+        })
     }
 
     fn prefix(&self) -> &str {
@@ -135,7 +145,12 @@ impl MysqlStore {
         }
     }
 
-    async fn enter_register(&self, key: &LockName, pass: &Pass, value: Option<(&[u8], Option<Duration>)>) -> Result<Row> {
+    async fn enter_register(
+        &self,
+        key: &LockName,
+        pass: &Pass,
+        value: Option<(&[u8], Option<Duration>)>,
+    ) -> Result<Row> {
         let mut text = format!("START TRANSACTION;CALL `{}enter`(", self.prefix());
         hex(&mut text, key.as_bytes());
         text.push(',');
@@ -264,7 +279,11 @@ impl Store for MysqlStore {
     }
 
     async fn next_event(&self) -> Event {
-        self.events.lock().await.next(&self.lines, &self.waiting, self.keeper).await
+        let mut events = self.events.lock().await;
+        tokio::select! {
+            event = events.next(&self.lines, &self.waiting, self.keeper) => event,
+            never = self.tidy() => match never {},
+        }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {

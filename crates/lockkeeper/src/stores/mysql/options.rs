@@ -129,9 +129,10 @@ impl Options {
                 ("ssl-key", _) => files.key = Some(read(name, value)?),
                 ("prefix", _) => prefix = identifier(name, value)?,
                 ("connections", _) => {
-                    connections = value.parse().ok().filter(|n| (1..=MOST_CONNECTIONS).contains(n)).ok_or_else(|| {
-                        bad(format!("connections={}: it is a number from 1 to {MOST_CONNECTIONS}", shown()))
-                    })?;
+                    connections =
+                        value.parse().ok().filter(|n| (1..=MOST_CONNECTIONS).contains(n)).ok_or_else(|| {
+                            bad(format!("connections={}: it is a number from 1 to {MOST_CONNECTIONS}", shown()))
+                        })?;
                 }
                 ("mode", "lease") => mode = Mode::Lease,
                 ("mode", "get_lock") => mode = Mode::GetLock,

@@ -173,7 +173,11 @@ async fn install_now(conn: &mut Conn, options: &Options) -> Result<()> {
     for text in texts(options, shed.as_ref()) {
         conn.query_drop(text).await.map_err(|error| match error {
             mysql_async::Error::Server(server) if matches!(server.code, 1142 | 1044 | 1370 | 1227 | 1419 | 1290) => {
-                if server.code == 1290 { map_err(server.into()) } else { refused(options, server.into()) }
+                if server.code == 1290 {
+                    map_err(server.into())
+                } else {
+                    refused(options, server.into())
+                }
             }
             other => map_err(other),
         })?;
@@ -245,10 +249,7 @@ fn step(shed: Option<&Shed>) -> String {
         let kept: Vec<&str> = STEP.lines().filter(|line| !line.starts_with("--shed")).collect();
         return kept.join("\n").replace("{shed_params}", "").replace("{not_foreign}", "");
     };
-    let params = format!(
-        ", p_key VARCHAR(64) CHARACTER SET {}, p_by VARCHAR(200) CHARACTER SET utf8mb4",
-        shed.charset
-    );
+    let params = format!(", p_key VARCHAR(64) CHARACTER SET {}, p_by VARCHAR(200) CHARACTER SET utf8mb4", shed.charset);
     let key = format!("CONVERT(p_key USING {}) COLLATE {}", shed.charset, shed.collation);
     STEP.lines()
         .map(|line| line.strip_prefix("--shed").unwrap_or(line))

@@ -130,7 +130,8 @@ impl Session {
             return Err(Fault::Over(Error::unavailable("there is no session").in_store("mysql")));
         };
         let idle = longest.map_or(IDLE, |ttl| ttl.as_secs() + 2);
-        let text = if idle == self.idle { text.to_owned() } else { format!("SET SESSION wait_timeout = {idle};{text}") };
+        let text =
+            if idle == self.idle { text.to_owned() } else { format!("SET SESSION wait_timeout = {idle};{text}") };
         let mut rows = Vec::new();
         let limit = longest.unwrap_or_default().max(PATIENCE);
         match tokio::time::timeout(limit, run(conn, &text, &mut rows)).await {
@@ -182,7 +183,9 @@ impl Session {
 /// Whether the server has ended the session, or nobody can know.
 fn is_over(error: &mysql_async::Error) -> bool {
     match error {
-        mysql_async::Error::Server(server) => matches!(server.code, 1927 | 1053 | 1077 | 1079 | 4031 | 1152..=1161 | 2006 | 2013),
+        mysql_async::Error::Server(server) => {
+            matches!(server.code, 1927 | 1053 | 1077 | 1079 | 4031 | 1152..=1161 | 2006 | 2013)
+        }
         _ => true,
     }
 }

@@ -124,8 +124,7 @@ async fn each(
     let mine: Vec<bool> = claims.iter().map(|(claim, key)| is_mine(turn, claim, key)).collect();
     let keys = claims.iter().zip(&mine).filter(|(_, mine)| **mine).filter_map(|((_, key), _)| key.as_ref().ok());
     let texts: Vec<String> = keys.map(|key| statement(key)).collect();
-    let mut rows =
-        if texts.is_empty() { Vec::new() } else { turn.ask(&texts.join(";"), longest).await? }.into_iter();
+    let mut rows = if texts.is_empty() { Vec::new() } else { turn.ask(&texts.join(";"), longest).await? }.into_iter();
     let answers = mine.into_iter().map(|mine| {
         if !mine {
             return Ok(None);
