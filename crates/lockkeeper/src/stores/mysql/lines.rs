@@ -325,7 +325,8 @@ pub(super) async fn run(conn: &mut Conn, text: &str, rows: &mut Vec<Row>) -> mys
     while !result.is_empty() {
         rows.extend(result.collect::<Row>().await?);
     }
-    Ok(())
+    // An error of any statement but the first is kept by the driver until it is asked once more.
+    result.drop_result().await
 }
 
 /// Closes a connection without waiting for a server that may not answer.
