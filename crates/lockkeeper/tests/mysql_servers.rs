@@ -158,7 +158,7 @@ async fn many_tasks_share_few_connections_and_no_transaction_is_in_anothers_way(
         });
     }
     let mut most = 0;
-    while tasks.len() > 0 {
+    while !tasks.is_empty() {
         let count = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'crowd'";
         most = most.max(SHARED.sql(count).parse::<usize>().expect("a number"));
         while tasks.try_join_next().transpose().expect("no task panics").is_some() {}
@@ -174,7 +174,9 @@ async fn full_connection_slots_are_named() {
     let server = MariaDbServer::with(&["--max-connections=10", "--extra-max-connections=2"]);
     let url = database(&server, "few");
     let keeper = keeper(&url).await;
-    drop(taken(&keeper, "x").await);
+    let guard = taken(&keeper, "x").await;
+    let ours = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'few'";
+    eventually(SOON, "calls and renewals have a connection each", || server.sql(ours) == "2");
     let mut open = Vec::new();
     // The kernel takes connections that the server will refuse, so they are held by sessions.
     while let Ok(store) = GetLockStore::connect(&format!("{url}?mode=get_lock")).await {
@@ -188,6 +190,9 @@ async fn full_connection_slots_are_named() {
     let error = connect_error(&url).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     assert!(error.to_string().contains("max_connections"), "{error}");
+    // Who is connected goes on.
+    tokio::time::sleep(TTL).await;
+    guard.check().expect("renewed");
     open.clear();
     let end = Instant::now() + SOON;
     while MysqlStore::connect(&url).await.is_err() {

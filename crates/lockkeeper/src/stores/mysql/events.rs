@@ -69,10 +69,16 @@ pub(super) struct Events {
     /// What was told already; the rows stay until the waiter is heard of.
     told: HashSet<(HolderId, u64)>,
     failures: u32,
+    began: bool,
 }
 
 impl Events {
     pub(super) async fn next(&mut self, lines: &Lines, waiting: &Waiting, keeper: HolderId) -> Event {
+        if !std::mem::replace(&mut self.began, true) {
+            // Renewals go out from this thread. Their connection is opened now, not when the server may be full; if it
+            // cannot be, they will say so.
+            let _ = lines.query("DO 0".to_owned(), ASK_LIMIT).await;
+        }
         loop {
             if let Some(event) = self.news.pop_front() {
                 return event;
