@@ -1,9 +1,11 @@
 //! The MySQL store and what servers do: cut connections, restart, freeze, refuse. Run on MariaDB.
 #![cfg(feature = "mysql")]
 
+use lockkeeper::clock::Stamp;
+use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
-use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, State, Store};
-use std::sync::LazyLock;
+use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, State, Store};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use testkit::{MariaDbServer, SOON, eventually};
 
@@ -169,6 +171,38 @@ async fn many_tasks_share_few_connections_and_no_transaction_is_in_anothers_way(
     assert_eq!(SHARED.sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'"), "Innodb_deadlocks\t0");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_of_fresh_names_never_wait_for_each_other() {
+    let url = database(&SHARED, "batches");
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let store = MysqlStore::connect(&url).await.expect("connected");
+        tasks.spawn(async move {
+            let (mut granted, note) = (0, Arc::default());
+            for round in 0..20 {
+                let claim = |i: u32| {
+                    let name = LockName::new(format!("batch {round} {i:03}")).expect("a name");
+                    let holder = HolderId::random().expect("random");
+                    Claim::new(name, holder, TTL * 10, Stamp::from_micros(0), Arc::clone(&note))
+                };
+                // In any order: the store locks rows in one.
+                let mut claims: Vec<Claim> = (0..60).map(claim).collect();
+                fastrand::shuffle(&mut claims);
+                for (claim, answer) in claims.iter().zip(store.try_acquire(&claims).await) {
+                    let answer = answer.unwrap_or_else(|e| panic!("{:?}: {e}", claim.name));
+                    granted += usize::from(matches!(answer, Attempt::Granted(_)));
+                }
+                for answer in store.release(&claims).await {
+                    answer.expect("answered");
+                }
+            }
+            granted
+        });
+    }
+    assert!(tasks.join_all().await.into_iter().sum::<usize>() >= 20 * 60);
+    assert_eq!(SHARED.sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'"), "Innodb_deadlocks\t0");
+}
+
 #[tokio::test]
 async fn full_connection_slots_are_named() {
     let server = MariaDbServer::with(&["--max-connections=10", "--extra-max-connections=2"]);
@@ -180,7 +214,7 @@ async fn full_connection_slots_are_named() {
     let mut open = Vec::new();
     // The kernel takes connections that the server will refuse, so they are held by sessions.
     while let Ok(store) = GetLockStore::connect(&format!("{url}?mode=get_lock")).await {
-        let name = lockkeeper::LockName::new(format!("n{}", open.len())).unwrap();
+        let name = LockName::new(format!("n{}", open.len())).unwrap();
         if store.inspect(&name).await.is_err() {
             break;
         }

@@ -84,7 +84,6 @@ impl Events {
                 return event;
             }
             let Some(place) = waiting.best() else {
-                self.told.clear();
                 waiting.joined.notified().await;
                 continue;
             };
@@ -99,6 +98,8 @@ impl Events {
                     if std::mem::take(&mut self.failures) > 0 {
                         self.news.push_back(Event::Reconnected);
                     }
+                    let there: HashSet<_> = grants.iter().map(|(holder, grant)| (*holder, grant.token.get())).collect();
+                    self.told.retain(|told| there.contains(told));
                     for (holder, grant) in grants {
                         if self.told.insert((holder, grant.token.get())) {
                             self.news.push_back(Event::Granted(holder, grant));

@@ -21,6 +21,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// How long a connection that is no longer needed may take to say good-bye.
 const FAREWELL: Duration = Duration::from_millis(200);
 
+/// The shortest time after which a connection that does not answer is given up.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// The most steps of one transaction: bounds how long their rows stay locked.
 const GATHER: usize = 32;
 
@@ -244,7 +247,8 @@ fn gather(waiting: &mut VecDeque<Job>) -> Vec<Job> {
 
 /// Sends jobs and hands out their answers; whether the connection can go on.
 async fn fly(conn: &mut Conn, jobs: Vec<Job>) -> bool {
-    let limit = jobs.iter().map(|job| job.limit).max().unwrap_or_default();
+    // Callers wait for their own limit; a connection is given up only when it has been silent for longer.
+    let limit = jobs.iter().map(|job| job.limit).max().unwrap_or_default().max(SILENCE);
     let flown = tokio::time::timeout(limit, send(conn, &jobs)).await;
     let (mut rows, error, alive) = match flown {
         Ok(Ok(rows)) => (rows.into_iter(), None, true),

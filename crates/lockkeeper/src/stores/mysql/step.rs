@@ -43,9 +43,9 @@ pub(super) fn claim(prefix: &str, shed: bool, op: Op, claim: &Claim, keeper: Hol
         keeper.to_hex()
     );
     if op == Op::Acquire {
-        hex(&mut text, claim.note.host.as_bytes());
+        hex(&mut text, clipped(&claim.note.host));
         let _ = write!(text, ",{},", claim.note.pid);
-        hex(&mut text, claim.note.label.as_bytes());
+        hex(&mut text, clipped(&claim.note.label));
     } else {
         text.push_str("NULL,NULL,NULL");
     }
@@ -79,6 +79,11 @@ fn finish(text: &mut String, shed: bool, name: &LockName, host: &str) {
         hex(text, shedlock::locked_by(host).as_bytes());
     }
     text.push(')');
+}
+
+/// As much of a note as its column takes.
+pub(super) fn clipped(text: &str) -> &[u8] {
+    &text.as_bytes()[..text.len().min(1024)]
 }
 
 /// Bytes as a literal that nothing can be smuggled in with.

@@ -2,7 +2,7 @@
 //! that follows a cancelled acquire finds what it left.
 
 use super::session::{Fault, Own, Session};
-use super::step::{hex, moment, note, number, odd, token};
+use super::step::{clipped, hex, moment, note, number, odd, token};
 use crate::error::{Error, Result};
 use crate::store::{Attempt, Claim, Grant, Held, LossReason, Mode, Release, Renewal};
 use mysql_async::Row;
@@ -59,19 +59,49 @@ async fn try_acquire(turn: &mut Turn, prefix: &str, claims: &Keyed) -> Result<Ve
         let _ = write!(text, "CALL `{prefix}get_lock`({},", literal(key));
         hex(&mut text, claim.name.as_bytes());
         let _ = write!(text, ",X'{}',X'{session}',", claim.holder.to_hex());
-        hex(&mut text, claim.note.host.as_bytes());
+        hex(&mut text, clipped(&claim.note.host));
         let _ = write!(text, ",{},", claim.note.pid);
-        hex(&mut text, claim.note.label.as_bytes());
+        hex(&mut text, clipped(&claim.note.label));
         text.push(')');
     }
     let longest = turn.longest(claims.iter().map(|(claim, _)| claim.ttl));
-    let mut rows = if text.is_empty() { Vec::new() } else { turn.ask(&text, longest).await? }.into_iter();
-    let mut answer = |(claim, key): &(Claim, Result<String>)| {
-        let key = key.clone()?;
-        let row = rows.next().ok_or_else(|| odd("too little"))?;
-        read(turn, claim, key, &row)
+    let asked = if text.is_empty() { Ok(Vec::new()) } else { turn.ask(&text, longest).await };
+    let rows = match asked {
+        Ok(rows) => rows,
+        Err(fault) => {
+            if matches!(fault, Fault::Refused(_)) {
+                give_back(turn, claims.iter().filter_map(|(_, key)| key.as_ref().ok())).await;
+            }
+            return Err(fault);
+        }
     };
-    Ok(claims.iter().map(&mut answer).collect())
+    let mut rows = rows.into_iter();
+    let mut answers = Vec::with_capacity(claims.len());
+    for (claim, key) in claims {
+        answers.push(match (key, key.is_ok().then(|| rows.next()).flatten()) {
+            (Err(error), _) => Err(error.clone()),
+            (Ok(_), None) => Err(odd("too little")),
+            (Ok(key), Some(row)) => read(turn, claim, key.clone(), &row),
+        });
+    }
+    let failed = claims.iter().zip(&answers).filter(|(_, answer)| answer.is_err());
+    let failed: Vec<&String> = failed.filter_map(|((_, key), _)| key.as_ref().ok()).collect();
+    if !failed.is_empty() {
+        give_back(turn, failed.into_iter()).await;
+    }
+    Ok(answers)
+}
+
+/// Ends what the session may have taken for claims that were not told so; where that fails, the session.
+async fn give_back(turn: &mut Turn, keys: impl Iterator<Item = &String>) {
+    let texts: Vec<String> = keys
+        .filter(|key| !turn.own.contains_key(*key))
+        .map(|key| format!("DO IF({}, RELEASE_LOCK({}), 0)", has(key), literal(key)))
+        .collect();
+    let longest = turn.longest(std::iter::empty());
+    if !texts.is_empty() && turn.ask(&texts.join(";"), longest).await.is_err() {
+        turn.end().await;
+    }
 }
 
 fn read(turn: &mut Turn, claim: &Claim, key: String, row: &Row) -> Result<Attempt> {
