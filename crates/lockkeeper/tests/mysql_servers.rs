@@ -344,6 +344,19 @@ async fn a_clock_that_stands_still_within_a_statement_is_refused() {
 }
 
 #[tokio::test]
+async fn a_session_that_is_set_up_otherwise_is_refused() {
+    let url = database(&SHARED, "proxy");
+    drop(keeper(&url).await);
+    let call = "CALL proxy.lockkeeper_step('n','x',REPEAT('h',16),0,1,1,0,0,NULL,NULL,NULL,NULL)";
+    let ours = "SET time_zone = '+00:00'; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+    assert!(SHARED.sql(&format!("{ours}; {call}")).starts_with('4'), "nobody holds it");
+    for theirs in ["SET time_zone = '+01:00'", "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"] {
+        let said = std::panic::catch_unwind(|| SHARED.sql(&format!("{ours}; {theirs}; {call}"))).expect_err("refused");
+        assert!(said.downcast_ref::<String>().is_some_and(|said| said.contains("LK001")), "{said:?}");
+    }
+}
+
+#[tokio::test]
 async fn tls_is_as_strict_as_it_is_asked_to_be() {
     let server = MariaDbServer::with_tls();
     let file = |name: &str| server.dir().join(name).display().to_string();

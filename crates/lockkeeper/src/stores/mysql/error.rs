@@ -4,9 +4,16 @@ use crate::error::{Error, ErrorKind};
 use crate::name::escape;
 use mysql_async::{DriverError, IoError};
 
+/// Raised by our procedures when the session's settings are not ours.
+const SESSION: &str = "LK001";
+
 /// What an error of the driver means; the sentence never holds a secret.
 pub(super) fn map_err(error: mysql_async::Error) -> Error {
     let mapped = match &error {
+        mysql_async::Error::Server(server) if server.state == SESSION => Error::invalid_config(
+            "something between us and the server lends its sessions to others (ProxySQL, RDS Proxy): connect directly, or \
+             turn multiplexing off",
+        ),
         mysql_async::Error::Server(server) => from_server(server.code, &server.message),
         mysql_async::Error::Io(IoError::Tls(tls)) => Error::new(ErrorKind::Denied, format!("TLS was refused: {tls}")),
         mysql_async::Error::Io(IoError::Io(io)) => from_io(io),

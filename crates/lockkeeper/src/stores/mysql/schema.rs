@@ -30,6 +30,8 @@ const SESSION: &str = include_str!("sql/session.sql");
 pub(super) struct Server {
     /// Whether a commit that was answered survives a crash.
     pub(super) durable: bool,
+    /// What the isolation level is called.
+    isolation: &'static str,
 }
 
 /// How MySQL writes what ShedLock's rules need.
@@ -60,7 +62,7 @@ pub(super) async fn check(dial: &Dial) -> Result<Server> {
         match version(conn, &dial.options).await? {
             Some(VERSION) => Ok(server),
             None => {
-                install_now(conn, &dial.options).await?;
+                install_now(conn, &dial.options, server).await?;
                 version(conn, &dial.options).await?;
                 Ok(server)
             }
@@ -73,9 +75,9 @@ pub(super) async fn check(dial: &Dial) -> Result<Server> {
 /// Makes the tables, and the procedures anew.
 pub(super) async fn install(dial: &Dial) -> Result<()> {
     bounded(dial, async |conn| {
-        look(conn).await?;
+        let server = look(conn).await?;
         match version(conn, &dial.options).await? {
-            None | Some(VERSION) => install_now(conn, &dial.options).await,
+            None | Some(VERSION) => install_now(conn, &dial.options, server).await,
             Some(other) => Err(wrong_version(&dial.options, other)),
         }
     })
@@ -116,7 +118,8 @@ async fn look(conn: &mut Conn) -> Result<Server> {
             "this server answers before a commit is on disk: a crash may forget locks"
         );
     }
-    Ok(Server { durable: flush == Some(1) })
+    // MariaDB has known the other name only since 11.1.
+    Ok(Server { durable: flush == Some(1), isolation: if maria { "tx_isolation" } else { "transaction_isolation" } })
 }
 
 async fn one(conn: &mut Conn, text: &str) -> Result<Row> {
@@ -158,7 +161,7 @@ fn refused(options: &Options, error: mysql_async::Error) -> Error {
     Error::new(ErrorKind::Denied, text).with_source(mapped).in_store("mysql")
 }
 
-async fn install_now(conn: &mut Conn, options: &Options) -> Result<()> {
+async fn install_now(conn: &mut Conn, options: &Options, server: Server) -> Result<()> {
     // Session locks know no schema. The name is short enough for every server.
     let mut name = String::new();
     super::step::hex(&mut name, format!("lk-install {}", &options.prefix).as_bytes());
@@ -170,7 +173,7 @@ async fn install_now(conn: &mut Conn, options: &Options) -> Result<()> {
         Some(table) => Some(shedlock(conn, options, table).await?),
         None => None,
     };
-    for text in texts(options, shed.as_ref()) {
+    for text in texts(options, server, shed.as_ref()) {
         conn.query_drop(text).await.map_err(|error| match error {
             mysql_async::Error::Server(server) if matches!(server.code, 1142 | 1044 | 1370 | 1227 | 1419 | 1290) => {
                 if server.code == 1290 {
@@ -223,12 +226,13 @@ struct Shed {
 }
 
 /// Every statement that makes the layout, in order; the last one says that it is finished.
-fn texts(options: &Options, shed: Option<&Shed>) -> Vec<String> {
+fn texts(options: &Options, server: Server, shed: Option<&Shed>) -> Vec<String> {
     let p = &options.prefix;
-    let mut all: Vec<String> = TABLES.split("@@").map(|text| fill(text, p)).collect();
+    let fill = |text: &str| fill(text, p).replace("{isolation}", server.isolation);
+    let mut all: Vec<String> = TABLES.split("@@").map(fill).collect();
     for (name, text) in [("step", step(shed)), ("enter", ENTER.to_owned()), ("get_lock", SESSION.to_owned())] {
         all.push(format!("DROP PROCEDURE IF EXISTS `{p}{name}`"));
-        all.push(fill(&text, p));
+        all.push(fill(&text));
     }
     all.push(format!(
         "INSERT INTO `{p}layout` (id, version) VALUES (1, {VERSION}) ON DUPLICATE KEY UPDATE version = {VERSION}"
@@ -280,8 +284,10 @@ mod tests {
         };
         for pairs in [&[][..], &[("layout".to_owned(), "shedlock".to_owned())]] {
             let options = Options::parse("//h/d", pairs).unwrap();
-            for text in texts(&options, options.shedlock.is_some().then_some(&shed)) {
-                assert!(!text.contains(['{', '}', '@']) || text.contains("@@global"), "{text}");
+            let server = Server { durable: true, isolation: "tx_isolation" };
+            for text in texts(&options, server, options.shedlock.is_some().then_some(&shed)) {
+                let text = text.replace("@@global.", "").replace("@@session.", "");
+                assert!(!text.contains(['{', '}', '@']), "{text}");
                 assert!(options.shedlock.is_some() || !text.contains("v_until"), "{text}");
             }
         }

@@ -11,6 +11,10 @@ BEGIN
     DECLARE v_holder BINARY(16);
     DECLARE v_value MEDIUMBLOB;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_none = 1;
+    -- Behind a proxy that lends sessions out, settings may be another's: times would be wrong.
+    IF @@session.time_zone <> '+00:00' OR @@session.{isolation} <> 'READ-COMMITTED' THEN
+        SIGNAL SQLSTATE 'LK001' SET MESSAGE_TEXT = 'the session is not set up as it was';
+    END IF;
     INSERT INTO `{p}register` (name, locked, token, holder, used) VALUES (p_name, p_lock, p_token, p_holder, 0)
     ON DUPLICATE KEY UPDATE used = used;
     SELECT locked, token, holder, ends, value INTO v_lock, v_token, v_holder, v_ends, v_value

@@ -15,6 +15,9 @@ take: BEGIN
         IF v_mine THEN DO RELEASE_LOCK(p_key); END IF;
         RESIGNAL;
     END;
+    IF @@session.time_zone <> '+00:00' THEN
+        SIGNAL SQLSTATE 'LK001' SET MESSAGE_TEXT = 'the session is not set up as it was';
+    END IF;
     -- A session that asks for what it has is granted it again, counted: not here.
     IF IS_USED_LOCK(p_key) IS NULL THEN
         SET v_mine = COALESCE(GET_LOCK(p_key, 0), 0);

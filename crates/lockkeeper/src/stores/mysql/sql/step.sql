@@ -31,6 +31,10 @@ step: BEGIN
 --shed    DECLARE v_foreign, v_owned TINYINT DEFAULT 0;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_none = 1;
 
+    -- Behind a proxy that lends sessions out, settings may be another's: times would be wrong, or waiters overlooked.
+    IF @@session.time_zone <> '+00:00' OR @@session.{isolation} <> 'READ-COMMITTED' THEN
+        SIGNAL SQLSTATE 'LK001' SET MESSAGE_TEXT = 'the session is not set up as it was';
+    END IF;
     -- The row is locked before anything else is read: what is read later was committed before.
     SELECT token, seq, others, holder, expires, ttl, since, host, pid, label, keeper, stamp, lease
     INTO v_token, v_seq, v_others, v_holder, v_expires, v_ttl, v_since, v_host, v_pid, v_label, v_keeper, v_stamp, v_lease
