@@ -1,12 +1,13 @@
 //! Benchmarks, each beside the raw floor in the same run: interleaved rounds, medians, ratios.
 //!
-//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis]`; without a name, all of them.
+//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql]`; without a name, all of them.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to report")]
 
 mod handover;
 mod measure;
 mod memory;
+mod mysql;
 mod redis;
 mod renew;
 mod sqlite;
@@ -20,7 +21,7 @@ fn main() {
         ["redis", part] => redis::part(part),
         [] => {
             header();
-            for part in [memory::run, sqlite::run, handover::run, renew::run, redis::run] {
+            for part in [memory::run, sqlite::run, handover::run, renew::run, redis::run, mysql::run] {
                 part();
             }
         }
@@ -29,7 +30,8 @@ fn main() {
         ["handover"] => handover::run(),
         ["renew"] => renew::run(),
         ["redis"] => redis::run(),
-        _ => println!("usage: bench [memory|sqlite|handover|renew|redis]"),
+        ["mysql"] => mysql::run(),
+        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|mysql]"),
     }
 }
 

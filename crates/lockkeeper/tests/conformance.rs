@@ -36,6 +36,14 @@ conformance_suite!(redlock, redlock_servers::Majority::of(3));
 #[cfg(feature = "redlock")]
 conformance_suite!(redlock_of_five, redlock_servers::Majority::of(5));
 
+#[cfg(feature = "mysql")]
+conformance_suite!(mysql, mysql_servers::At::new(""));
+#[cfg(feature = "mysql")]
+conformance_suite!(mysql_shedlock, mysql_servers::At::new("?layout=shedlock"));
+
+#[cfg(feature = "mysql")]
+conformance_suite!(mysql_get_lock, mysql_servers::At::new("?mode=get_lock"));
+
 /// What every store that is built in leaves out. One line for each suite above.
 async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
     Vec::from([
@@ -50,6 +58,12 @@ async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
         ("redis with layout=python-redis-lock", redis_python_redis_lock::skips().await),
         #[cfg(feature = "redlock")]
         ("redlock", redlock::skips().await),
+        #[cfg(feature = "mysql")]
+        ("mysql", mysql::skips().await),
+        #[cfg(feature = "mysql")]
+        ("mysql_get_lock", mysql_get_lock::skips().await),
+        #[cfg(feature = "mysql")]
+        ("mysql_shedlock", mysql_shedlock::skips().await),
     ])
 }
 
@@ -184,6 +198,53 @@ mod redlock_servers {
     }
 }
 
+#[cfg(feature = "mysql")]
+mod mysql_servers {
+    use lockkeeper::Store;
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
+    use std::sync::{Arc, LazyLock, Mutex};
+    use testkit::MariaDbServer;
+
+    /// One server for all cases but those that restart it: starting one takes seconds.
+    static SHARED: LazyLock<&'static MariaDbServer> = LazyLock::new(|| MariaDbServer::new().share());
+
+    /// The store with these options, on the shared server or on one of its own.
+    pub(crate) struct At(&'static str, Option<Mutex<MariaDbServer>>);
+
+    impl At {
+        pub(crate) fn new(options: &'static str) -> Self {
+            // The harness names threads after tests; where it does not, every case gets a server of its own.
+            let shares = |name: &str| name != "main" && !name.contains("restart");
+            let own = !std::thread::current().name().is_some_and(shares);
+            Self(options, own.then(|| MariaDbServer::new().into()))
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for At {
+        async fn open(&self) -> Arc<dyn Store> {
+            let url = match &self.1 {
+                Some(own) => own.lock().expect("no case panics here").url(),
+                None => SHARED.url(),
+            };
+            let url = format!("{url}{}", self.0);
+            if url.contains("get_lock") {
+                return Arc::new(GetLockStore::connect(&url).await.expect("connected"));
+            }
+            Arc::new(MysqlStore::connect(&url).await.expect("connected"))
+        }
+
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {
+                let mut server = self.1.as_ref().expect("a case that restarts is named so").lock().expect("no panic");
+                server.kill();
+                server.start();
+            }))
+        }
+    }
+}
+
 const HEAD: &str = "# What the conformance suite leaves out, store by store
 
 Every store runs every case. A case that needs what a store does not declare is skipped, and only those; this page is
@@ -227,7 +288,7 @@ fn stores() -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/stores");
     let paths = std::fs::read_dir(folder).expect("src/stores").map(|entry| entry.expect("an entry").path());
     let stems = paths.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
-    stems.filter(|name| !["mod", "slot"].contains(&name.as_str())).collect()
+    stems.filter(|name| !["mod", "slot", "shedlock"].contains(&name.as_str())).collect()
 }
 
 #[test]

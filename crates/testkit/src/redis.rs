@@ -20,10 +20,10 @@ pub struct RedisServer {
 }
 
 /// The file that says how far a server's clock is off.
-const CLOCK: &str = "clock";
+pub(crate) const CLOCK: &str = "clock";
 
 /// What makes it so.
-const SHIM: &str = "clock_shim.so";
+pub(crate) const SHIM: &str = "clock_shim.so";
 
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
@@ -70,20 +70,13 @@ impl RedisServer {
     /// Starts one whose clock can be stepped.
     pub fn with_clock() -> Self {
         let dir = TempDir::new();
-        std::fs::write(dir.join(CLOCK), [0; 8]).expect("the directory is ours");
-        let source = dir.write("clock_shim.c", include_str!("clock_shim.c"));
-        let mut compile = Command::new("cc");
-        let made = compile.args(["-shared", "-fPIC", "-O1", "-o"]).arg(dir.join(SHIM)).arg(source).status();
-        assert!(made.is_ok_and(|status| status.success()), "cc makes the clock's shim: apt-get install gcc libc6-dev");
+        clock_shim(&dir);
         Self::begin(Vec::new(), dir, false)
     }
 
     /// Sets its clock off by so many seconds from the real one.
     pub fn step_clock(&self, seconds: i64) {
-        // In place: the server has the file mapped.
-        let file = std::fs::OpenOptions::new().write(true).open(self.dir.join(CLOCK));
-        let written = file.and_then(|mut file| file.write_all(&(seconds * 1_000_000).to_ne_bytes()));
-        written.expect("the server has a clock of its own");
+        step_clock(&self.dir, seconds);
     }
 
     fn begin(options: Vec<String>, dir: TempDir, tls: bool) -> Self {
@@ -214,6 +207,22 @@ pub(crate) fn cli(port: u16, login: &[String], args: &[&str]) -> String {
     let output = command.stdin(Stdio::null()).output().expect("redis-cli runs");
     assert!(output.status.success(), "redis-cli {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+/// Makes what steps the clock of a process that is started with it.
+pub(crate) fn clock_shim(dir: &TempDir) {
+    std::fs::write(dir.join(CLOCK), [0; 8]).expect("the directory is ours");
+    let source = dir.write("clock_shim.c", include_str!("clock_shim.c"));
+    let mut compile = Command::new("cc");
+    let made = compile.args(["-shared", "-fPIC", "-O1", "-o"]).arg(dir.join(SHIM)).arg(source).status();
+    assert!(made.is_ok_and(|status| status.success()), "cc makes the clock's shim: apt-get install gcc libc6-dev");
+}
+
+pub(crate) fn step_clock(dir: &TempDir, seconds: i64) {
+    // In place: the server has the file mapped.
+    let file = std::fs::OpenOptions::new().write(true).open(dir.join(CLOCK));
+    let written = file.and_then(|mut file| file.write_all(&(seconds * 1_000_000).to_ne_bytes()));
+    written.expect("the server has a clock of its own");
 }
 
 /// Waits until something listens on a loopback port.

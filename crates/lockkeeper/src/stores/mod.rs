@@ -1,9 +1,13 @@
 //! The stores, one file each.
 
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod redlock;
+#[cfg(feature = "mysql")]
+pub(crate) mod shedlock;
 pub mod slot;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
