@@ -61,16 +61,15 @@ impl Lease {
         !self.has_ended() && now.since(self.acked()) < self.ttl / 2
     }
 
-    /// What the engine needs for a deadline: the lease counts from its last keep-alive, whoever asked for it.
     pub(super) fn grant(&self, token: Token, claim: &Claim) -> Grant {
-        Grant { token, stamp: self.acked(), lease: self.ttl.min(claim.ttl) }
+        Grant { token, stamp: claim.stamp, lease: self.left(claim) }
     }
 
-    /// The same for a renewal, which counts from the stamp of its call.
+    /// What is left from the claim's stamp on: the lease counts from its last keep-alive, whoever asked for that.
     pub(super) fn left(&self, claim: &Claim) -> Duration {
         let age = claim.stamp.since(self.acked());
-        // A hundredth of the age is what the engine would have allowed for clocks that differ.
-        self.ttl.min(claim.ttl).saturating_sub(age + age / 100)
+        // The engine allows a hundredth of what it is told for clocks that differ; the age needs that allowance too.
+        self.ttl.min(claim.ttl).saturating_sub(age + age / 99)
     }
 }
 
