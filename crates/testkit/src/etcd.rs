@@ -188,6 +188,11 @@ impl EtcdServer {
         });
     }
 
+    /// Starts it again without waiting: alone it may not be able to serve.
+    pub fn start_soon(&mut self) {
+        self.spawn();
+    }
+
     /// Freezes it.
     pub fn pause(&self) {
         self.signal(Signal::STOP);

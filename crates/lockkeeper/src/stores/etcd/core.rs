@@ -153,6 +153,14 @@ pub(super) enum Before {
     },
 }
 
+/// What was seen after a keep-alive.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    /// Which of the keys are there.
+    pub(super) there: Vec<bool>,
+    pub(super) revision: i64,
+}
+
 /// What all parts of the store share.
 #[derive(Debug)]
 pub(super) struct Core {
@@ -246,7 +254,7 @@ impl Core {
         stamp: Stamp,
         keys: Vec<Vec<u8>>,
         limit: Duration,
-    ) -> Result<Option<Vec<bool>>> {
+    ) -> Result<Option<Kept>> {
         let line = self.rpc.line().await?;
         let answer = self.rpc.keep_alive(&line, lease.id, limit).await;
         let answer = match answer {
@@ -258,7 +266,7 @@ impl Core {
             Err(fault) => return Err(fault.into()),
         };
         let term = answer.header.map(|header| header.raft_term);
-        let mut there = Vec::with_capacity(keys.len());
+        let mut kept = Kept { there: Vec::with_capacity(keys.len()), revision: 0 };
         let mut chunks: Vec<&[Vec<u8>]> = keys.chunks(MAX_OPS).collect();
         if chunks.is_empty() {
             chunks.push(&[]);
@@ -272,10 +280,11 @@ impl Core {
             if read.header.as_ref().map(|header| header.raft_term) != term {
                 return Err(Error::unavailable("the leader has changed during the keep-alive").in_store("etcd"));
             }
-            there.extend(read.ranges().take(chunk.len()).map(|range| !range.kvs.is_empty()));
+            kept.revision = read.revision();
+            kept.there.extend(read.ranges().take(chunk.len()).map(|range| !range.kvs.is_empty()));
         }
         lease.acked.fetch_max(stamp.as_micros(), Ordering::Relaxed);
-        Ok(Some(there))
+        Ok(Some(kept))
     }
 
     /// A lease is over, and so is every claim on it.

@@ -57,16 +57,16 @@ impl Core {
         // The earliest stamp: the keep-alive was sent after every one of them.
         let stamp = seats.iter().map(|(at, _)| claims[*at].stamp).min().unwrap_or_default();
         let ttl = seats.iter().map(|(at, _)| claims[*at].ttl).min().unwrap_or_default();
-        let there = self.keep_alive(lease, stamp, own, limit(ttl)).await;
+        let kept = self.keep_alive(lease, stamp, own, limit(ttl)).await;
         let answer = |(n, (at, seat)): (usize, &(usize, Seat))| {
-            let (at, seat, there, lease) = (*at, seat.clone(), there.clone(), lease.clone());
+            let (at, seat, kept, lease) = (*at, seat.clone(), kept.clone(), lease.clone());
             async move {
                 let claim = &claims[at];
-                let answer = match there {
+                let answer = match kept {
                     Err(error) => Err(error),
                     Ok(None) => Ok(self.lost(claim, LossReason::SessionEnded)),
-                    Ok(Some(there)) if there.get(n) == Some(&true) => {
-                        self.watch_own(claim, &seat);
+                    Ok(Some(kept)) if kept.there.get(n) == Some(&true) => {
+                        self.watch_own(claim, &seat, kept.revision);
                         Ok(Renewal::Renewed(lease.left(claim)))
                     }
                     Ok(Some(_)) => {
@@ -114,7 +114,7 @@ impl Core {
     }
 
     /// A claim that is held for long is told at once when somebody deletes its key.
-    fn watch_own(&self, claim: &Claim, seat: &Seat) {
+    fn watch_own(&self, claim: &Claim, seat: &Seat, revision: i64) {
         if seat.watched || self.edit(claim.holder, |seat| seat.watched = true).is_none() {
             return;
         }
@@ -123,7 +123,7 @@ impl Core {
             name: claim.name.clone(),
             own: seat.key.clone(),
             before: Before::Nobody,
-            revision: seat.created.unwrap_or(0),
+            revision,
         }));
     }
 
