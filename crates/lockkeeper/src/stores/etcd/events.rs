@@ -38,7 +38,7 @@ const NO_PUTS: i32 = 0;
 pub(super) struct Events {
     news: mpsc::UnboundedReceiver<News>,
     pending: VecDeque<Event>,
-    stream: Option<Stream>,
+    stream: Option<Box<Stream>>,
     opening: bool,
     failures: u32,
     /// Something was to be watched while there was no stream, or there was a stream before.
@@ -86,7 +86,7 @@ enum Target {
 
 /// What a job has found out.
 enum Done {
-    Opened(Result<Stream, Error>),
+    Opened(Result<Box<Stream>, Error>),
     Armed(Arc<Lease>, Result<i64, Fault>),
     KeptAlive(i64),
     Swept(i64, Vec<Vec<u8>>),
@@ -394,7 +394,7 @@ impl Events {
     }
 }
 
-async fn next_answer(stream: &mut Option<Stream>) -> Option<WatchAnswer> {
+async fn next_answer(stream: &mut Option<Box<Stream>>) -> Option<WatchAnswer> {
     match stream {
         Some(stream) => match stream.answers.message().await {
             Ok(answer) => answer,
@@ -419,7 +419,7 @@ async fn open(core: Arc<Core>, failures: u32) -> Done {
         let first = WatchCreate { key: b"/lk/nothing".to_vec(), watch_id: 1, ..WatchCreate::default() };
         let _ = requests.send(WatchRequest { op: Some(WatchOp::Create(first)) });
         let answers = core.rpc.watch(&line, poll_fn(move |cx| from.poll_recv(cx))).await.map_err(Error::from)?;
-        Ok(Stream { requests, answers })
+        Ok(Box::new(Stream { requests, answers }))
     };
     let late = || Err(Error::unavailable("the server does not answer").in_store("etcd"));
     Done::Opened(tokio::time::timeout(ASK_LIMIT, opened).await.unwrap_or_else(|_| late()))

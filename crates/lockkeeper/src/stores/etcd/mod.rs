@@ -11,7 +11,7 @@
 //! counts when a majority has confirmed that its leader still is one. A lease ends by the leader's clock; a new leader
 //! begins every lease anew, so a crashed holder can keep others waiting for a second TTL, never the other way round.
 //!
-//! **Layout**, to be read with `etcdctl get --prefix`: see [`keys`]. `etcdctl lock NAME`, Go's `concurrency.Mutex` and
+//! **Layout**, to be read with `etcdctl get --prefix`: see `keys.rs`. `etcdctl lock NAME`, Go's `concurrency.Mutex` and
 //! `Election` on the same prefix stand in the same line.
 //!
 //! **Guarantee**: `Consensus`.
@@ -20,7 +20,7 @@ mod acquire;
 mod core;
 mod error;
 mod events;
-pub(crate) mod keys;
+mod keys;
 mod line;
 mod options;
 mod people;

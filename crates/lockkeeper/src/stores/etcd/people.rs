@@ -9,22 +9,29 @@ use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Break, Cursor, Page, Record, WaiterRecord};
 use crate::token::Token;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// How many keys are read at once while looking for names.
 const SCAN: i64 = 500;
+
+/// Of how many leases the time left is asked for to show one lock.
+const MOST_LEASES: usize = 10;
 
 impl Core {
     pub(super) async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
         let keys = self.keys(name)?;
         let line = self.lines(std::slice::from_ref(&keys)).await?.pop().unwrap_or_default();
         let Some(mut record) = record(name, &line) else { return Ok(None) };
+        let mut asked: HashMap<i64, Option<Duration>> = HashMap::new();
         for (holder, entry) in record.holders.iter_mut().zip(&line) {
-            // For people: without an answer the rest is as good.
-            if let Ok(left) = self.rpc.lease_left(entry.lease, false, ASK_LIMIT).await {
-                holder.remaining = u64::try_from(left.ttl).ok().map(Duration::from_secs);
+            if !asked.contains_key(&entry.lease) && asked.len() < MOST_LEASES {
+                // For people: without an answer the rest is as good.
+                let left = self.rpc.lease_left(entry.lease, false, ASK_LIMIT).await;
+                let left = left.ok().and_then(|left| u64::try_from(left.ttl).ok());
+                asked.insert(entry.lease, left.map(Duration::from_secs));
             }
+            holder.remaining = asked.get(&entry.lease).copied().flatten();
         }
         Ok(Some(record))
     }
