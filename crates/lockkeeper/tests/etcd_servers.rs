@@ -2,8 +2,10 @@
 #![cfg(feature = "etcd")]
 #![allow(clippy::print_stdout, reason = "measured times are for people")]
 
+use lockkeeper::clock::system_now;
+use lockkeeper::store::{Attempt, Claim, Release, Renewal, Store};
 use lockkeeper::stores::etcd::EtcdStore;
-use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, State, Store};
+use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, State};
 use std::time::{Duration, Instant};
 use testkit::{EtcdCluster, EtcdServer, SOON, eventually};
 
@@ -17,6 +19,17 @@ async fn keeper(url: &str, ttl: Duration) -> Keeper {
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
     keeper.lock(name).wait(SOON).acquire().await.expect("granted")
+}
+
+/// The same from a cluster that may be electing: an outage is an error, and asked about again.
+async fn taken_at_last(keeper: &Keeper, name: &str) -> Guard {
+    let end = Instant::now() + SOON;
+    loop {
+        match keeper.lock(name).wait(SOON).acquire().await {
+            Ok(guard) => return guard,
+            Err(error) => assert!(error.is_retryable() && Instant::now() < end, "{error:?}"),
+        }
+    }
 }
 
 async fn connect_error(url: &str) -> Error {
@@ -145,7 +158,7 @@ async fn without_a_quorum_nothing_is_granted_and_guards_end_at_their_deadline() 
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     cluster.members[one].start_soon();
     cluster.members[two].start();
-    let again = taken(&keeper, "held").await;
+    let again = taken_at_last(&keeper, "held").await;
     assert!(again.token() > guard.token());
 }
 
@@ -156,8 +169,7 @@ async fn a_guard_outlives_the_death_of_any_member() {
     let guard = taken(&keeper, "kept").await;
     for i in 0..3 {
         cluster.members[i].kill();
-        let other = taken(&keeper, "other").await;
-        other.release().await.expect("released");
+        drop(taken_at_last(&keeper, "other").await);
         tokio::time::sleep(TTL / 2).await;
         assert!(guard.check().is_ok(), "after the death of member {i}: {:?}", guard.state());
         cluster.members[i].start();
@@ -186,7 +198,7 @@ async fn logins_are_checked_renewed_and_never_printed() {
         taken(&keeper, "y").await.release().await.expect("released");
         server.kill();
         server.start();
-        taken(&keeper, "y").await.release().await.expect("released");
+        drop(taken_at_last(&keeper, "y").await);
         assert!(guard.check().is_ok());
         guard.release().await.expect("released");
         let shown = format!("{keeper:?} {:?}", EtcdStore::connect(&url).await.expect("connected"));
@@ -337,4 +349,80 @@ async fn tls_with_certificates_of_both_sides() {
         lockkeeper::blocking::Keeper::connect(url).map(|_| ()).expect_err("no file")
     });
     assert_eq!(blocking.join().expect("a thread").kind(), ErrorKind::InvalidConfig);
+}
+
+fn claim(name: &str, ttl: Duration) -> Claim {
+    let holder = HolderId::random().expect("random");
+    Claim::new(LockName::new(name).expect("a name"), holder, ttl, system_now(), Default::default())
+}
+
+async fn ask(store: &EtcdStore, claim: &mut Claim) -> Attempt {
+    claim.stamp = system_now();
+    store.try_acquire(std::slice::from_ref(claim)).await.remove(0).expect("answered")
+}
+
+async fn renew(store: &EtcdStore, claim: &Claim) -> Renewal {
+    store.renew(std::slice::from_ref(claim)).await.remove(0).expect("answered")
+}
+
+async fn release(store: &EtcdStore, claim: &Claim) -> Release {
+    store.release(std::slice::from_ref(claim)).await.remove(0).expect("answered")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_was_released_never_comes_back() {
+    let server = EtcdServer::new();
+    let (a, b) = (EtcdStore::connect(&server.url()).await.unwrap(), EtcdStore::connect(&server.url()).await.unwrap());
+    for queue in [false, true] {
+        // Its release overtook it.
+        let mut early = claim("early", LONG);
+        (early.unsettled, early.queue) = (true, queue);
+        assert_eq!(release(&a, &early).await, Release::NotHeld);
+        assert_eq!(ask(&a, &mut early).await, Attempt::Cancelled);
+        // Its repeat was granted and released; the first call arrives now.
+        let mut late = claim("late", LONG);
+        (late.unsettled, late.queue) = (true, queue);
+        assert!(matches!(ask(&a, &mut late).await, Attempt::Granted(_)));
+        assert_eq!(release(&a, &late).await, Release::Released);
+        assert_eq!(ask(&a, &mut late).await, Attempt::Cancelled);
+        assert!(matches!(renew(&a, &late).await, Renewal::Lost(_)));
+        for name in ["early", "late"] {
+            let mut next = claim(name, LONG);
+            assert!(matches!(ask(&b, &mut next).await, Attempt::Granted(_)), "nothing is in the way");
+            assert_eq!(release(&b, &next).await, Release::Released);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_nobody_keeps_ends_and_not_before_its_time() {
+    let server = EtcdServer::new();
+    let (a, b) = (EtcdStore::connect(&server.url()).await.unwrap(), EtcdStore::connect(&server.url()).await.unwrap());
+    let ttl = a.info().ttl_floor;
+    let (mut dead, mut silent) = (claim("x", ttl), claim("x", ttl));
+    silent.queue = true;
+    // Nothing polls the events of `a`, so nothing keeps its lease but calls.
+    let Attempt::Granted(old) = ask(&a, &mut dead).await else { panic!("free") };
+    assert!(matches!(ask(&a, &mut silent).await, Attempt::Held(held) if held.place == Some(1)));
+    let mut head = claim("x", LONG);
+    head.queue = true;
+    assert!(matches!(ask(&b, &mut head).await, Attempt::Held(held) if held.place == Some(2)));
+    let limit = Instant::now() + ttl + SOON;
+    let grant = loop {
+        assert!(Instant::now() < limit, "the lease ends");
+        assert!(matches!(ask(&b, &mut claim("x", LONG)).await, Attempt::Held(_)), "nobody overtakes the head");
+        match renew(&b, &head).await {
+            Renewal::Granted(grant) => break grant,
+            Renewal::Waiting(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(system_now() >= old.stamp.after(old.lease).before(old.lease / 50), "granted too early");
+    assert!(grant.token > old.token);
+    // The late calls of the dead touch nothing.
+    assert_eq!(renew(&a, &dead).await, Renewal::Lost(LossReason::SessionEnded));
+    assert!(matches!(renew(&a, &silent).await, Renewal::Lost(_)));
+    assert_eq!(release(&a, &dead).await, Release::NotHeld);
+    assert!(matches!(renew(&b, &head).await, Renewal::Renewed(_)));
+    assert_eq!(release(&b, &head).await, Release::Released);
 }

@@ -50,7 +50,7 @@ impl Core {
                 Some(seat) if !seat.lease.has_ended() => seat.lease,
                 _ => self.lease_for(claim.ttl).await?,
             };
-            let seat = self.sit(claim, &keys, &lease);
+            let Some(seat) = self.sit(claim, &keys, &lease) else { return Ok(Attempt::Cancelled) };
             let asked = match claim.mode {
                 Mode::Permit { .. } => self.ask_permit(claim, &keys, &seat).await,
                 _ => self.ask(claim, &keys, &seat).await,

@@ -25,6 +25,9 @@ pub(super) const ASK_LIMIT: Duration = Duration::from_secs(7);
 /// The most operations in one transaction, of the 128 that a server allows.
 pub(super) const MAX_OPS: usize = 100;
 
+/// How long a claim that has ended is remembered for whoever still asks.
+pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
+
 /// How long after a call without an answer its leftovers are looked for.
 const DOUBT: Duration = Duration::from_secs(180);
 
@@ -170,6 +173,8 @@ pub(super) struct Core {
     leases: Mutex<HashMap<u64, Arc<Lease>>>,
     granting: tokio::sync::Mutex<()>,
     pub(super) seats: Mutex<HashMap<HolderId, Seat>>,
+    /// Claims that were released before their acquire had begun, and when. Locked after `seats`.
+    cancelled: Mutex<HashMap<HolderId, Stamp>>,
     news: mpsc::UnboundedSender<News>,
     doubt_until: AtomicU64,
     pub(super) fence_lease: FenceLease,
@@ -187,9 +192,9 @@ pub(super) fn limit(ttl: Duration) -> Duration {
 
 impl Core {
     pub(super) fn new(rpc: Rpc, floor: u64, news: mpsc::UnboundedSender<News>) -> Self {
-        let (leases, seats) = (Mutex::default(), Mutex::default());
+        let (leases, seats, cancelled) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (granting, doubt_until) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
-        Self { rpc, floor, leases, granting, seats, news, doubt_until, fence_lease: FenceLease::default() }
+        Self { rpc, floor, leases, granting, seats, cancelled, news, doubt_until, fence_lease: FenceLease::default() }
     }
 
     pub(super) fn keys(&self, name: &LockName) -> Result<Keys> {
@@ -317,15 +322,41 @@ impl Core {
         idle
     }
 
-    /// The seat of a claim, or a new one on this lease.
-    pub(super) fn sit(&self, claim: &Claim, keys: &Keys, lease: &Arc<Lease>) -> Seat {
+    /// The seat of a claim, or a new one on this lease; `None` for a claim that was released before.
+    pub(super) fn sit(&self, claim: &Claim, keys: &Keys, lease: &Arc<Lease>) -> Option<Seat> {
         let mut seats = lock(&self.seats);
+        if lock(&self.cancelled).contains_key(&claim.holder) {
+            return None;
+        }
         let seat = seats.entry(claim.holder).or_insert_with(|| Seat::new(claim, keys, lease.clone()));
         if seat.lease.has_ended() && seat.lease.id != lease.id {
             *seat = Seat::new(claim, keys, lease.clone());
         }
         seat.unanswered += 1;
-        seat.clone()
+        Some(seat.clone())
+    }
+
+    /// The seat of a claim that is to be released. Without one its acquire, if it still comes, is refused.
+    pub(super) fn leave(&self, claim: &Claim) -> Option<Seat> {
+        let mut seats = lock(&self.seats);
+        match seats.get_mut(&claim.holder) {
+            Some(seat) => {
+                seat.releasing = true;
+                Some(seat.clone())
+            }
+            None => {
+                if claim.unsettled {
+                    lock(&self.cancelled).insert(claim.holder, system_now());
+                }
+                None
+            }
+        }
+    }
+
+    /// Forgets claims that ended so long ago that nobody asks for them any more.
+    pub(super) fn forget(&self, now: Stamp) {
+        lock(&self.seats).retain(|_, seat| seat.lost.is_none_or(|(_, since)| now.since(since) < REMEMBERED));
+        lock(&self.cancelled).retain(|_, since| now.since(*since) < REMEMBERED);
     }
 
     pub(super) fn seat(&self, holder: HolderId) -> Option<Seat> {

@@ -2,7 +2,7 @@
 //! swept. None of it is needed for a lock to be right, only for speed: calls find out by themselves.
 
 use super::acquire::BROKEN;
-use super::core::{ASK_LIMIT, Before, Core, Lease, News, Watch, lock};
+use super::core::{ASK_LIMIT, Before, Core, Lease, News, REMEMBERED, Watch, lock};
 use super::error::Fault;
 use super::keys;
 use super::proto::{KeyEvent, WatchAnswer, WatchCancel, WatchCreate, WatchOp, WatchRequest};
@@ -27,9 +27,6 @@ const IDLE: Duration = Duration::from_secs(300);
 
 /// How often leftovers are looked for when nothing points to any.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-
-/// How long a lost claim is remembered for whoever still asks.
-const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// Deletes only, as etcd numbers filters.
 const NO_PUTS: i32 = 0;
@@ -389,7 +386,7 @@ impl Events {
                 next = next.min(due.since(now)).min(kept.swept.after(sweep).since(now));
             }
         }
-        lock(&core.seats).retain(|_, seat| seat.lost.is_none_or(|(_, since)| now.since(since) < REMEMBERED));
+        core.forget(now);
         next.max(Duration::from_millis(20))
     }
 }

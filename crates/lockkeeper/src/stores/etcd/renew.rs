@@ -129,13 +129,11 @@ impl Core {
 
     /// `release` of the contract, for one claim.
     pub(super) async fn release(&self, claim: &Claim) -> Result<Release> {
-        let Some(mut seat) = self.seat(claim.holder) else { return Ok(Release::NotHeld) };
+        let Some(seat) = self.leave(claim) else { return Ok(Release::NotHeld) };
         if seat.lost.is_some() {
             self.stand_up(claim.holder);
             return Ok(Release::NotHeld);
         }
-        seat.releasing = true;
-        self.edit(claim.holder, |seat| seat.releasing = true);
         let late = claim.unsettled || seat.unanswered > 0;
         let released = match self.end(claim, &seat, late).await {
             // Nothing can be written, so nothing can arrive late either.
