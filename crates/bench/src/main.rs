@@ -1,9 +1,10 @@
 //! Benchmarks, each beside the raw floor in the same run: interleaved rounds, medians, ratios.
 //!
-//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql]`; without a name, all of them.
+//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql|etcd]`; without a name, all of them.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to report")]
 
+mod etcd;
 mod handover;
 mod measure;
 mod memory;
@@ -19,9 +20,10 @@ fn main() {
         ["peer", store] => handover::peer(store),
         ["renew", store] => renew::hold(store),
         ["redis", part] => redis::part(part),
+        ["etcd", part] => etcd::part(part),
         [] => {
             header();
-            for part in [memory::run, sqlite::run, handover::run, renew::run, redis::run, mysql::run] {
+            for part in [memory::run, sqlite::run, handover::run, renew::run, redis::run, mysql::run, etcd::run] {
                 part();
             }
         }
@@ -31,7 +33,8 @@ fn main() {
         ["renew"] => renew::run(),
         ["redis"] => redis::run(),
         ["mysql"] => mysql::run(),
-        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|mysql]"),
+        ["etcd"] => etcd::run(),
+        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|mysql|etcd]"),
     }
 }
 

@@ -24,6 +24,7 @@
 //! | SQLite | `sqlite:PATH` | `sqlite` | one machine | max(previous + 1, wall clock µs) |
 //! | Redis, Valkey | `redis://HOST` | `redis` | many machines | max(previous + 1, server clock µs) |
 //! | Redlock | `redlock://HOST,HOST,HOST` | `redlock` | many machines | proposed, confirmed by a majority |
+//! | etcd | `etcd://HOST,HOST,HOST` | `etcd` | many machines | revision |
 //!
 //! What a lock can and cannot promise is in `docs/safety.md`; how to write a store of your own in
 //! `docs/custom-store.md`.

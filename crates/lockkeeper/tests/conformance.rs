@@ -44,6 +44,11 @@ conformance_suite!(mysql_shedlock, mysql_servers::At::new("?layout=shedlock"));
 #[cfg(feature = "mysql")]
 conformance_suite!(mysql_get_lock, mysql_servers::At::new("?mode=get_lock"));
 
+#[cfg(feature = "etcd")]
+conformance_suite!(etcd, etcd_servers::Single::new());
+#[cfg(feature = "etcd")]
+conformance_suite!(etcd_cluster, etcd_servers::Cluster);
+
 /// What every store that is built in leaves out. One line for each suite above.
 async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
     Vec::from([
@@ -64,6 +69,8 @@ async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
         ("mysql_get_lock", mysql_get_lock::skips().await),
         #[cfg(feature = "mysql")]
         ("mysql_shedlock", mysql_shedlock::skips().await),
+        #[cfg(feature = "etcd")]
+        ("etcd", etcd::skips().await),
     ])
 }
 
@@ -241,6 +248,56 @@ mod mysql_servers {
                 server.kill();
                 server.start();
             }))
+        }
+    }
+}
+
+#[cfg(feature = "etcd")]
+mod etcd_servers {
+    use lockkeeper::Store;
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::etcd::EtcdStore;
+    use std::sync::{Arc, LazyLock, Mutex};
+    use testkit::{EtcdCluster, EtcdServer};
+
+    async fn connect(url: &str) -> Arc<dyn Store> {
+        Arc::new(EtcdStore::connect(url).await.expect("connected"))
+    }
+
+    /// A server of each case's own, which can be restarted.
+    pub(crate) struct Single(Mutex<EtcdServer>);
+
+    impl Single {
+        pub(crate) fn new() -> Self {
+            Self(EtcdServer::new().into())
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for Single {
+        async fn open(&self) -> Arc<dyn Store> {
+            let url = self.0.lock().expect("no case panics here").url();
+            connect(&url).await
+        }
+
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {
+                let mut server = self.0.lock().expect("no case panics here");
+                server.kill();
+                server.start();
+            }))
+        }
+    }
+
+    /// Three servers that all cases share.
+    pub(crate) struct Cluster;
+
+    static SHARED: LazyLock<String> = LazyLock::new(|| EtcdCluster::new().share().url());
+
+    #[async_trait::async_trait]
+    impl Subject for Cluster {
+        async fn open(&self) -> Arc<dyn Store> {
+            connect(&SHARED).await
         }
     }
 }
