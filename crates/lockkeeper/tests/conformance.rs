@@ -32,6 +32,11 @@ conformance_suite!(redlock, redlock_servers::Majority::of(3));
 #[cfg(feature = "redlock")]
 conformance_suite!(redlock_of_five, redlock_servers::Majority::of(5));
 
+#[cfg(feature = "postgres")]
+conformance_suite!(postgres, postgres_servers::Single::new());
+#[cfg(feature = "postgres")]
+conformance_suite!(postgres_pooled, postgres_servers::Pooled);
+
 /// What every store that is built in leaves out. One line for each suite above.
 async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
     Vec::from([
@@ -42,6 +47,8 @@ async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
         ("redis", redis::skips().await),
         #[cfg(feature = "redlock")]
         ("redlock", redlock::skips().await),
+        #[cfg(feature = "postgres")]
+        ("postgres", postgres::skips().await),
     ])
 }
 
@@ -172,6 +179,92 @@ mod redlock_servers {
                     server.start();
                 }
             }))
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod postgres_servers {
+    use lockkeeper::Store;
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::postgres::PostgresStore;
+    use std::sync::{Arc, Condvar, LazyLock, Mutex};
+    use testkit::{PgBouncer, PostgresServer};
+
+    /// One server for all cases: a start takes longer than most of them. It is restarted when every case that runs has
+    /// asked for that; until then no further case begins.
+    struct Shared {
+        server: PostgresServer,
+        running: u32,
+        asking: u32,
+        restarts: u64,
+    }
+
+    static SHARED: LazyLock<Mutex<Shared>> = LazyLock::new(|| {
+        let server = PostgresServer::with(&["max_connections=400"]);
+        server.end_with_us();
+        Mutex::new(Shared { server, running: 0, asking: 0, restarts: 0 })
+    });
+    static CHANGED: Condvar = Condvar::new();
+
+    pub(crate) struct Single;
+
+    impl Single {
+        pub(crate) fn new() -> Self {
+            let mut shared = SHARED.lock().expect("no case panics here");
+            while shared.asking > 0 {
+                shared = CHANGED.wait(shared).expect("no case panics here");
+            }
+            shared.running += 1;
+            Self
+        }
+    }
+
+    impl Drop for Single {
+        fn drop(&mut self) {
+            SHARED.lock().expect("no case panics here").running -= 1;
+            CHANGED.notify_all();
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for Single {
+        async fn open(&self) -> Arc<dyn Store> {
+            let url = SHARED.lock().expect("no case panics here").server.url();
+            Arc::new(PostgresStore::connect(&url).await.expect("connected"))
+        }
+
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {
+                let mut shared = SHARED.lock().expect("no case panics here");
+                shared.asking += 1;
+                CHANGED.notify_all();
+                let before = shared.restarts;
+                while shared.restarts == before {
+                    if shared.asking == shared.running {
+                        shared.server.kill();
+                        shared.server.start();
+                        shared.restarts += 1;
+                        CHANGED.notify_all();
+                    } else {
+                        shared = CHANGED.wait(shared).expect("no case panics here");
+                    }
+                }
+                shared.asking -= 1;
+                CHANGED.notify_all();
+            }))
+        }
+    }
+
+    /// Behind a pooler with few connections to a server of its own.
+    pub(crate) struct Pooled;
+
+    static POOLED: LazyLock<String> = LazyLock::new(|| PgBouncer::new(PostgresServer::new().share(), 8).share().url());
+
+    #[async_trait::async_trait]
+    impl Subject for Pooled {
+        async fn open(&self) -> Arc<dyn Store> {
+            Arc::new(PostgresStore::connect(&POOLED).await.expect("connected"))
         }
     }
 }

@@ -1,12 +1,14 @@
 //! What tests of real processes need: directories that vanish, processes that are watched, stopped and killed, terminals,
 //! and waiting for a condition instead of for a time.
 
+mod postgres;
 mod process;
 mod pty;
 mod redis;
 mod redis_groups;
 mod temp;
 
+pub use postgres::{PgBouncer, PgPair, PostgresServer};
 pub use process::{Ended, Proc};
 pub use pty::Pty;
 pub use redis::{RedisServer, free_port, listens, shared};

@@ -211,7 +211,7 @@ pub(crate) fn cli(port: u16, login: &[String], args: &[&str]) -> String {
 }
 
 /// An authority, a server and a client under it, and another authority.
-fn certificates(dir: &TempDir) {
+pub(crate) fn certificates(dir: &TempDir) {
     let script = "
         new() { openssl req -newkey rsa:2048 -nodes -subj /CN=$1 -keyout $1.key -out $1.csr; }
         ca() { new $1; openssl x509 -req -in $1.csr -signkey $1.key -days 2 -extfile ca.ext -out $1.crt; }

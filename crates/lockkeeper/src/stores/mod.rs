@@ -1,6 +1,8 @@
 //! The stores, one file each.
 
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod redlock;

@@ -1,0 +1,345 @@
+//! Real PostgreSQL servers on free loopback ports, and what stands beside them: a standby, a PgBouncer.
+
+use crate::redis::{certificates, end_with_us, free_port, listens};
+use crate::{Proc, SOON, Signal, TempDir, eventually};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+/// A `postgres` of a test's own; killed when dropped. Its superuser is `postgres`, without a password.
+#[derive(Debug)]
+pub struct PostgresServer {
+    process: Option<Proc>,
+    port: u16,
+    options: Vec<String>,
+    dir: TempDir,
+}
+
+/// Where Debian puts the programs; `POSTGRES_BIN` names another place.
+static BIN: LazyLock<PathBuf> = LazyLock::new(|| {
+    if let Some(dir) = std::env::var_os("POSTGRES_BIN") {
+        return dir.into();
+    }
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let newest = versions.map(|entry| entry.path().join("bin")).filter(|dir| dir.join("postgres").exists()).max();
+    newest.expect("PostgreSQL is not installed: apt-get install postgresql")
+});
+
+/// A fresh cluster, made once and copied for every server: making one takes seconds.
+static TEMPLATE: LazyLock<TempDir> = LazyLock::new(|| {
+    let dir = TempDir::new();
+    give_away(dir.path());
+    let mut command = program("initdb");
+    command.args(["--auth=trust", "--username=postgres", "--no-sync", "--encoding=UTF8", "--locale=C", "-D"]);
+    let made = Proc::start(command.arg(dir.join("data"))).wait();
+    assert_eq!(made.code, Some(0), "initdb: {}", made.stderr);
+    end_with_us(&[], &[dir.path()]);
+    dir
+});
+
+/// A program of PostgreSQL, which refuses to run as root.
+fn program(name: &str) -> Command {
+    as_postgres(&BIN.join(name))
+}
+
+fn as_postgres(program: &Path) -> Command {
+    if !rustix::process::geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "--"]).arg(program);
+    command
+}
+
+/// Lets the user `postgres` have a directory and what is in it.
+fn give_away(dir: &Path) {
+    if rustix::process::geteuid().is_root() {
+        let given = Command::new("chown").args(["-R", "postgres:postgres"]).arg(dir).status();
+        assert!(given.is_ok_and(|status| status.success()), "the user postgres: apt-get install postgresql");
+    }
+}
+
+impl PostgresServer {
+    /// Starts one that does not wait for the disk.
+    #[allow(clippy::new_without_default, reason = "it starts a process: not a value to have by default")]
+    pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts one with more settings, such as `["max_connections=10"]`.
+    pub fn with(settings: &[&str]) -> Self {
+        Self::begin(TempDir::new(), settings, None)
+    }
+
+    /// Starts one that speaks TLS. Its directory has `ca.crt`, `client.crt` and `client.key`, and `other.crt` of another
+    /// authority; host-based rules are those of `hba`.
+    pub fn with_tls(hba: &str) -> Self {
+        let dir = TempDir::new();
+        certificates(&dir);
+        let file = |name: &str| dir.join(name).display().to_string();
+        let settings = [
+            "ssl=on".to_owned(),
+            format!("ssl_cert_file={}", file("server.crt")),
+            format!("ssl_key_file={}", file("server.key")),
+            format!("ssl_ca_file={}", file("ca.crt")),
+            format!("hba_file={}", dir.write("hba", hba).display()),
+        ];
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        Self::begin(dir, &settings, None)
+    }
+
+    /// Starts a standby of `primary`, in step with it.
+    fn standby_of(primary: &Self) -> Self {
+        let dir = TempDir::new();
+        give_away(dir.path());
+        let mut command = program("pg_basebackup");
+        command.args(["-h", "127.0.0.1", "-p", &primary.port.to_string(), "-U", "postgres", "--no-sync"]);
+        let made = Proc::start(command.args(["--checkpoint=fast", "-R", "-D"]).arg(dir.join("data"))).wait();
+        assert_eq!(made.code, Some(0), "pg_basebackup: {}", made.stderr);
+        Self::begin(dir, &[], Some(()))
+    }
+
+    fn begin(dir: TempDir, settings: &[&str], copied: Option<()>) -> Self {
+        if copied.is_none() {
+            let copy = Command::new("cp").arg("-a").arg(TEMPLATE.join("data")).arg(dir.join("data")).status();
+            assert!(copy.is_ok_and(|status| status.success()), "cp copies the cluster");
+        }
+        give_away(dir.path());
+        let settings = settings.iter().flat_map(|setting| ["-c".to_owned(), (*setting).to_owned()]).collect();
+        let mut server = Self { process: None, port: free_port(), options: settings, dir };
+        // Somebody else may take the port first; another one is as good.
+        for _ in 0..5 {
+            if server.try_start() {
+                return server;
+            }
+            server.port = free_port();
+        }
+        panic!("postgres does not start: {:?}", server.process.take().map(Proc::wait));
+    }
+
+    fn try_start(&mut self) -> bool {
+        let mut command = program("postgres");
+        command.arg("-D").arg(self.dir.join("data")).args(["-p", &self.port.to_string()]);
+        let sockets = format!("unix_socket_directories={}", self.dir.path().display());
+        for setting in ["listen_addresses=127.0.0.1", &sockets, "fsync=off", "log_min_messages=warning"] {
+            command.args(["-c", setting]);
+        }
+        self.process = Some(Proc::start(command.args(&self.options)));
+        let end = Instant::now() + SOON;
+        while Instant::now() < end {
+            if self.process.as_mut().is_none_or(|p| !p.is_running()) {
+                return false;
+            }
+            let asked = program("pg_isready").args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]).status();
+            if asked.is_ok_and(|status| status.success()) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL, as the superuser.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &TempDir {
+        &self.dir
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.process.as_ref().map_or(0, Proc::pid)
+    }
+
+    /// What `psql` prints for a command: fields separated by `|`.
+    pub fn sql(&self, text: &str) -> String {
+        self.try_sql(text).unwrap_or_else(|error| panic!("psql {text:?}: {error}"))
+    }
+
+    /// The same, or what it complains about.
+    ///
+    /// # Errors
+    /// The server's own words.
+    pub fn try_sql(&self, text: &str) -> Result<String, String> {
+        let mut command = Command::new(BIN.join("psql"));
+        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres", "-qXAt"]);
+        command.args(["-v", "ON_ERROR_STOP=1", "-c", text]).stdin(Stdio::null());
+        let output = command.output().expect("psql runs: apt-get install postgresql");
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    /// Ends all connections of clients but our own, as an administrator would.
+    pub fn cut(&self) {
+        self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lockkeeper'");
+    }
+
+    /// Kills it with its children, as a power cut would.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.signal(Signal::QUIT);
+            // SIGQUIT: children are killed, nothing is flushed; recovery follows at the next start.
+            eventually(SOON, "the server is gone", || !process.is_running());
+        }
+    }
+
+    /// Starts it again on its port and directory.
+    pub fn start(&mut self) {
+        eventually(SOON, "the server starts again", || self.try_start());
+    }
+
+    /// Freezes it with all its children: connections stay open and nothing answers.
+    pub fn pause(&self) {
+        self.each(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.each(Signal::CONT);
+    }
+
+    fn each(&self, signal: Signal) {
+        let pid = self.pid();
+        crate::signal(pid, signal);
+        let listed = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        listed.split_whitespace().filter_map(|child| child.parse().ok()).for_each(|child| crate::signal(child, signal));
+    }
+
+    /// Keeps it for the rest of this process, for tests that share one; it ends when the process does.
+    pub fn share(self) -> &'static Self {
+        self.end_with_us();
+        Box::leak(Box::new(self))
+    }
+
+    /// Sees to it that the server, restarted or not, ends when this process does, however that happens.
+    pub fn end_with_us(&self) {
+        // The file names the process that runs now; -QUIT takes its children along.
+        let script = "trap '' INT TERM HUP; cat >/dev/null
+            pid=$(head -n 1 \"$1/data/postmaster.pid\") && kill -QUIT $pid && while kill -0 $pid; do sleep 0.05; done
+            rm -rf \"$1\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(self.dir.path());
+        let watchdog = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        // Its input stays open as long as this process lives.
+        std::mem::forget(watchdog.expect("a shell"));
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        self.resume();
+        self.kill();
+    }
+}
+
+/// A primary and a standby that streams from it.
+#[derive(Debug)]
+pub struct PgPair {
+    /// The primary.
+    pub primary: PostgresServer,
+    /// The standby.
+    pub standby: PostgresServer,
+}
+
+impl PgPair {
+    /// Starts both and waits until the standby is in step.
+    #[allow(clippy::new_without_default, reason = "it starts processes: not a value to have by default")]
+    pub fn new() -> Self {
+        let primary = PostgresServer::new();
+        let standby = PostgresServer::standby_of(&primary);
+        let pair = Self { primary, standby };
+        pair.in_step();
+        pair
+    }
+
+    /// Waits until the standby has all that the primary has.
+    pub fn in_step(&self) {
+        eventually(SOON, "the standby streams", || {
+            self.primary.sql("SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()") == "1"
+        });
+    }
+
+    /// Both, as one URL.
+    pub fn url(&self) -> String {
+        let (a, b) = (self.primary.port, self.standby.port);
+        format!("postgres://postgres@127.0.0.1:{a},127.0.0.1:{b}/postgres")
+    }
+
+    /// Stops the standby from receiving, so that what is written from now on is lost with the primary.
+    pub fn fall_behind(&self) {
+        self.standby.sql("ALTER SYSTEM SET primary_conninfo = ''; SELECT pg_reload_conf()");
+        eventually(SOON, "the standby no longer streams", || {
+            self.primary.sql("SELECT count(*) FROM pg_stat_replication") == "0"
+        });
+    }
+
+    /// Makes the standby the primary.
+    pub fn promote(&self) {
+        self.standby.sql("SELECT pg_promote(true, 30)");
+    }
+}
+
+/// A PgBouncer before a server, giving a server connection to each transaction.
+#[derive(Debug)]
+pub struct PgBouncer {
+    process: Option<Proc>,
+    port: u16,
+    dir: TempDir,
+}
+
+impl PgBouncer {
+    /// Starts one with `size` connections to the server.
+    pub fn new(server: &PostgresServer, size: u32) -> Self {
+        let dir = TempDir::new();
+        let users = dir.write("users", "\"postgres\" \"\"\n");
+        let mut bouncer = Self { process: None, port: 0, dir };
+        for _ in 0..5 {
+            bouncer.port = free_port();
+            let config = format!(
+                "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\n\
+                 unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = transaction\n\
+                 default_pool_size = {size}\nmax_client_conn = 1000\n",
+                server.port,
+                bouncer.port,
+                users.display(),
+            );
+            let file = bouncer.dir.write("pgbouncer.ini", &config);
+            give_away(bouncer.dir.path());
+            let found = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().map(Path::new).find(|p| p.exists());
+            let found = found.expect("PgBouncer is not installed: apt-get install pgbouncer");
+            let mut process = Proc::start(as_postgres(found).arg(file));
+            eventually(SOON, "PgBouncer starts or fails", || {
+                process.stderr().contains("process up") || !process.is_running()
+            });
+            if process.is_running() {
+                listens(bouncer.port);
+                bouncer.process = Some(process);
+                return bouncer;
+            }
+        }
+        panic!("PgBouncer does not start");
+    }
+
+    /// The URL of a server behind it.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Keeps it for the rest of this process.
+    pub fn share(self) -> &'static Self {
+        end_with_us(&[self.process.as_ref().map_or(0, Proc::pid)], &[self.dir.path()]);
+        Box::leak(Box::new(self))
+    }
+}
