@@ -1,18 +1,16 @@
 //! Connections: a few per Tokio runtime, opened when first needed and replaced when they break or their runtime ends.
 
-use super::error::map_err;
 use super::options::Options;
+use super::socket::{self, Opened};
 use super::statements::Statements;
 use crate::error::{Error, Result};
 use std::collections::HashMap;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
-use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Socket};
+use tokio_postgres::Client;
 
 /// The longest pause before servers that could not be reached are tried again.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
@@ -37,18 +35,8 @@ struct Shared {
     next: AtomicU64,
     /// Which host answered last: asked first.
     host: AtomicUsize,
-    pooling: AtomicU8,
-}
-
-/// Whether a pooler that gives a server to each transaction stands between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Pooling {
-    /// Nobody knows yet: nothing is done that a pooler would break.
-    Unknown,
-    /// Each connection is one session of the server: LISTEN and prepared statements work.
-    No,
-    Yes,
+    /// A pooler that gives a server to each transaction is known to stand between.
+    pooled: AtomicBool,
 }
 
 enum Link {
@@ -80,25 +68,22 @@ impl std::fmt::Debug for Link {
 pub(super) struct Line {
     pub(super) client: Arc<Client>,
     pub(super) statements: Arc<Statements>,
-    /// The server's process.
     pid: i32,
+    /// Nobody stands between us and the server.
+    pub(super) direct: bool,
     key: Key,
     serial: u64,
 }
 
 impl Links {
     pub(super) fn new(options: Options) -> Self {
-        let pooling = match options.pooled {
-            None => Pooling::Unknown,
-            Some(false) => Pooling::No,
-            Some(true) => Pooling::Yes,
-        };
+        let pooled = AtomicBool::new(options.pooled == Some(true));
         Self(Arc::new(Shared {
             options,
             links: Mutex::default(),
             next: AtomicU64::new(1),
             host: AtomicUsize::new(0),
-            pooling: AtomicU8::new(pooling as u8),
+            pooled,
         }))
     }
 
@@ -106,18 +91,25 @@ impl Links {
         &self.0.options
     }
 
-    pub(super) fn pooling(&self) -> Pooling {
-        match self.0.pooling.load(Ordering::Relaxed) {
-            0 => Pooling::Unknown,
-            1 => Pooling::No,
-            _ => Pooling::Yes,
+    /// Whether a pooler is known to stand between.
+    pub(super) fn pooled(&self) -> bool {
+        self.0.pooled.load(Ordering::Relaxed)
+    }
+
+    /// A pooler was found to stand between; said once.
+    pub(super) fn found_pooler(&self) {
+        if !self.0.pooled.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a pooler gives each transaction another server: waiters ask in place of listening, \
+                 and no statements are prepared"
+            );
         }
     }
 
-    /// Notes what was found out; `true` when it is news that a pooler stands between.
-    pub(super) fn found(&self, pooling: Pooling) -> bool {
-        let before = self.0.pooling.swap(pooling as u8, Ordering::Relaxed);
-        pooling == Pooling::Yes && before != Pooling::Yes as u8
+    /// Whether such a connection is one session of the server, so that LISTEN and prepared statements work: known for
+    /// sure, or promised by `pooled=no`.
+    pub(super) fn is_session(&self, direct: bool) -> bool {
+        !self.pooled() && (direct || self.options().pooled == Some(false))
     }
 
     /// Server processes that open connections of this store had at their last look.
@@ -176,7 +168,7 @@ impl Links {
     }
 
     /// Opens a connection of its own.
-    pub(super) async fn open(&self) -> Result<(Client, Driver, i32)> {
+    pub(super) async fn open(&self) -> Result<Opened> {
         self.0.open().await
     }
 }
@@ -198,14 +190,14 @@ impl Shared {
     }
 
     /// The first host, from the one that answered last, that can be written to.
-    async fn open(&self) -> Result<(Client, Driver, i32)> {
+    async fn open(&self) -> Result<Opened> {
         let hosts = &self.options.hosts;
         let first = self.host.load(Ordering::Relaxed);
         // With others to ask, a silent one must not use up the time of all.
         let limit = self.options.connect_timeout / if hosts.len() > 1 { 2 } else { 1 };
         let mut worst: Option<Error> = None;
         for i in (0..hosts.len()).map(|i| (first + i) % hosts.len()) {
-            let error = match tokio::time::timeout(limit, greet(&self.options, &hosts[i])).await {
+            let error = match tokio::time::timeout(limit, socket::open(&self.options, &hosts[i])).await {
                 Ok(Ok(opened)) => {
                     self.host.store(i, Ordering::Relaxed);
                     return Ok(opened);
@@ -230,8 +222,8 @@ async fn keep(shared: Weak<Shared>, key: Key, failures: u32) {
     let opened = strong.open().await;
     let (watch, replaced) = oneshot::channel();
     let (link, answer, driver) = match opened {
-        Ok((client, driver, pid)) => {
-            let line = Line { client: Arc::new(client), statements: Arc::default(), pid, key, serial };
+        Ok(Opened { client, driver, pid, direct }) => {
+            let line = Line { client: Arc::new(client), statements: Arc::default(), pid, direct, key, serial };
             (Link::Up { line: line.clone(), _watch: watch }, Ok(line), Some(driver))
         }
         Err(error) => {
@@ -275,62 +267,4 @@ impl Drop for Gone {
             shared.lock().remove(&self.key);
         }
     }
-}
-
-/// What moves the bytes of one connection.
-pub(super) enum Driver {
-    Plain(Connection<Socket, tokio_postgres::tls::NoTlsStream>),
-    Tls(
-        Box<
-            Connection<
-                Socket,
-                <tokio_postgres_rustls::MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<Socket>>::Stream,
-            >,
-        >,
-    ),
-}
-
-impl Driver {
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>> {
-        match self {
-            Self::Plain(connection) => connection.poll_message(cx),
-            Self::Tls(connection) => connection.poll_message(cx),
-        }
-    }
-
-    /// The next message that is no answer.
-    pub(super) async fn message(&mut self) -> Option<Result<AsyncMessage, tokio_postgres::Error>> {
-        std::future::poll_fn(|cx| Pin::new(&mut *self).get_mut().poll_message(cx)).await
-    }
-
-    async fn until_closed(&mut self) {
-        while let Some(Ok(_)) = self.message().await {}
-    }
-}
-
-const HELLO: &str = "SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'";
-
-/// Opens a connection to one host and sees that it can be written to.
-async fn greet(options: &Options, host: &(String, u16)) -> Result<(Client, Driver, i32)> {
-    let config = options.config(host);
-    let (client, mut driver) = match options.tls.connector() {
-        None => config.connect(NoTls).await.map(|(client, connection)| (client, Driver::Plain(connection))),
-        Some(tls) => config.connect(tls).await.map(|(client, connection)| (client, Driver::Tls(Box::new(connection)))),
-    }
-    .map_err(map_err)?;
-    let closed = || Error::unavailable("the server closed the connection").in_store("postgres");
-    let row = tokio::select! {
-        biased;
-        row = client.query_typed(HELLO, &[]) => row.map_err(map_err)?.pop().ok_or_else(closed)?,
-        () = driver.until_closed() => return Err(closed()),
-    };
-    let field = |i| row.try_get::<_, bool>(i).map_err(map_err);
-    if field(1)? {
-        return Err(Error::unavailable("the server is a standby, so it cannot keep locks").in_store("postgres"));
-    }
-    if field(2)? {
-        let text = "transactions of this role are read-only here, so it cannot keep locks";
-        return Err(Error::unavailable(text).in_store("postgres"));
-    }
-    Ok((client, driver, row.try_get(0).map_err(map_err)?))
 }

@@ -37,9 +37,6 @@ fn from_server(code: &str, text: &str) -> Error {
             format!("the tables of the store are missing or not ours ({text}); `lockkeeper store init` makes them"),
         ),
         ISOLATION => wrong_isolation(),
-        "26000" | "42P05" => {
-            Error::unavailable("a pooler mixes up prepared statements; from now on none are used (or write pooled=yes)")
-        }
         "08P01" if text.contains("authentication failed") || text.contains("no such user") => {
             Error::new(ErrorKind::Denied, format!("the pooler refused the login: {text}"))
         }
@@ -89,7 +86,6 @@ pub(super) fn is_fatal(error: &tokio_postgres::Error) -> bool {
         None => true,
         Some(code) => {
             *code == SqlState::READ_ONLY_SQL_TRANSACTION
-                || is_pooling(error)
                 // What a statement was prepared for has changed.
                 || *code == SqlState::FEATURE_NOT_SUPPORTED
                 || matches!(code.code().get(..2), Some("08" | "57"))

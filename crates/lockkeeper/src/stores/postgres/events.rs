@@ -1,8 +1,9 @@
 //! What a keeper is told: grants handed over to its waiters, by LISTEN on a connection of its own. Behind a pooler, where
 //! nobody can listen, it asks by itself while it has waiters.
 
-use super::connect::{Driver, Links, Pooling};
+use super::connect::Links;
 use super::error::map_err;
+use super::socket::{Driver, Opened};
 use super::values::{Id, duration, field, token};
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
@@ -28,6 +29,11 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// How often a keeper with waiters asks for grants where it cannot listen: soon after something happened, then slower.
 const ASK_FIRST: Duration = Duration::from_millis(20);
 const ASK_LAST: Duration = Duration::from_millis(500);
+
+/// How often, and after which pauses, it is looked whether a connection is still with its server: a pooler passes servers
+/// on between transactions.
+const LOOKS: u32 = 5;
+const LOOK_EVERY: Duration = Duration::from_millis(3);
 
 /// How often rows that nobody uses are removed, by one keeper of all.
 const CLEAN_EVERY: Duration = Duration::from_secs(600);
@@ -147,8 +153,7 @@ impl Events {
                 },
                 () = tokio::time::sleep(PING_EVERY) => {
                     if !push.still_listens(self.keeper).await? {
-                        links.found(Pooling::Yes);
-                        tracing::warn!("the server forgot what this connection listens to: a pooler stands between");
+                        links.found_pooler();
                         return Err(Error::unavailable("nothing is heard behind a pooler"));
                     }
                     self.clean(links).await?;
@@ -216,17 +221,14 @@ impl Events {
 
 impl Push {
     async fn open(links: &Links, keeper: HolderId) -> Result<Self> {
-        let (client, driver, pid) = links.open().await?;
+        let Opened { client, driver, pid, direct } = links.open().await?;
         let (sender, notes) = mpsc::unbounded_channel();
         let task = tokio::spawn(forward(driver, sender));
         let mut push = Self { client, notes, task, listens: false };
-        if links.pooling() == Pooling::Unknown {
-            let pooled = push.is_pooled(links, pid).await?;
-            if links.found(if pooled { Pooling::Yes } else { Pooling::No }) {
-                tracing::warn!("a pooler gives each transaction another server: waiters ask in place of listening");
-            }
+        if !links.pooled() && !links.is_session(direct) && push.is_pooled(links, pid).await? {
+            links.found_pooler();
         }
-        if links.pooling() == Pooling::No {
+        if !links.pooled() {
             push.ask(&format!("LISTEN lk_{}", keeper.to_hex())).await?;
             push.listens = true;
         }
@@ -235,13 +237,14 @@ impl Push {
 
     /// Whether one of our connections has had another server process, or two have had the same.
     async fn is_pooled(&self, links: &Links, mut pid: i32) -> Result<bool> {
-        for _ in 0..3 {
+        for _ in 0..LOOKS {
             let row = self.ask("SELECT pg_backend_pid()").await?;
             let now: i32 = row.map(|row| field(&row, 0)).transpose()?.unwrap_or(pid);
             if now != pid || links.pids().contains(&now) {
                 return Ok(true);
             }
             pid = now;
+            tokio::time::sleep(LOOK_EVERY).await;
         }
         Ok(false)
     }

@@ -21,6 +21,7 @@ mod lanes;
 mod list;
 mod options;
 mod schema;
+mod socket;
 mod statements;
 mod tls;
 mod values;

@@ -111,14 +111,10 @@ impl Options {
         Ok(options)
     }
 
-    /// The driver's settings for one of the hosts.
-    pub(super) fn config(&self, host: &(String, u16)) -> tokio_postgres::Config {
+    /// The driver's settings, the same for every host.
+    pub(super) fn config(&self) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
-        config.host(&host.0).port(host.1).application_name(&self.application_name);
-        config.connect_timeout(self.connect_timeout).tcp_user_timeout(self.connect_timeout * 2);
-        config.keepalives_idle(Duration::from_secs(15)).keepalives_interval(Duration::from_secs(5));
-        let local = host.0.starts_with('/');
-        config.ssl_mode(if local { tokio_postgres::config::SslMode::Disable } else { self.tls.wanted() });
+        config.application_name(&self.application_name).ssl_mode(self.tls.wanted());
         if let Some(user) = &self.user {
             config.user(user);
         }
@@ -234,6 +230,6 @@ mod tests {
             assert!(!format!("{error:?}").contains("geheim"), "{error:?}");
         }
         let options = parse("//u:geheim@h", &[]).unwrap();
-        assert!(!format!("{options:?} {:?}", options.config(&options.hosts[0])).contains("geheim"));
+        assert!(!format!("{options:?} {:?}", options.config()).contains("geheim"));
     }
 }

@@ -1,7 +1,7 @@
 //! The three statements of every day, prepared where connections are sessions, and sent whole where a pooler stands
 //! between.
 
-use super::connect::{Line, Links, Pooling};
+use super::connect::{Line, Links};
 use super::error::{is_fatal, is_pooling, map_err};
 use super::values::Id;
 use crate::error::{Error, Result};
@@ -106,24 +106,24 @@ pub(super) async fn send(links: &Links, line: &Line, op: Op, claims: &[Claim], k
 
 async fn call(links: &Links, line: &Line, op: Op, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
     let (text, types) = op.text(&links.options().schema);
-    let answered = if links.pooling() == Pooling::No {
+    if links.is_session(line.direct) {
         let prepared = line.statements.cell(op).get_or_try_init(|| line.client.prepare_typed(&text, types)).await;
-        match prepared {
+        let answered = match prepared {
             Ok(statement) => line.client.query(statement, params).await,
             Err(error) => Err(error),
+        };
+        match answered {
+            // The server has not begun it, so sending it again is no repeat.
+            Err(error) if is_pooling(&error) => links.found_pooler(),
+            answered => return answered.map_err(|error| failed(links, line, error)),
         }
-    } else {
-        let typed: Vec<(&(dyn ToSql + Sync), Type)> = params.iter().copied().zip(types.iter().cloned()).collect();
-        line.client.query_typed(&text, &typed).await
-    };
-    answered.map_err(|error| failed(links, line, error))
+    }
+    let typed: Vec<(&(dyn ToSql + Sync), Type)> = params.iter().copied().zip(types.iter().cloned()).collect();
+    line.client.query_typed(&text, &typed).await.map_err(|error| failed(links, line, error))
 }
 
 /// What an error means, after drawing the conclusions for the connection.
 pub(super) fn failed(links: &Links, line: &Line, error: tokio_postgres::Error) -> Error {
-    if is_pooling(&error) && links.found(Pooling::Yes) {
-        tracing::warn!("a pooler gives each transaction another server: no LISTEN, no prepared statements any more");
-    }
     if is_fatal(&error) {
         links.broken(line);
     }
