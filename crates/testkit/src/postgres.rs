@@ -2,6 +2,7 @@
 
 use crate::redis::{certificates, end_with_us, free_port, listens};
 use crate::{Proc, SOON, Signal, TempDir, eventually};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
@@ -122,7 +123,7 @@ impl PostgresServer {
         let mut command = program("postgres");
         command.arg("-D").arg(self.dir.join("data")).args(["-p", &self.port.to_string()]);
         let sockets = format!("unix_socket_directories={}", self.dir.path().display());
-        for setting in ["listen_addresses=127.0.0.1", &sockets, "fsync=off", "log_min_messages=warning"] {
+        for setting in ["listen_addresses=127.0.0.1,127.0.0.2", &sockets, "fsync=off", "log_min_messages=warning"] {
             command.args(["-c", setting]);
         }
         self.process = Some(Proc::start(command.args(&self.options)));
@@ -172,8 +173,11 @@ impl PostgresServer {
     pub fn try_sql(&self, text: &str) -> Result<String, String> {
         let mut command = Command::new(BIN.join("psql"));
         command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres", "-qXAt"]);
-        command.args(["-v", "ON_ERROR_STOP=1", "-c", text]).stdin(Stdio::null());
-        let output = command.output().expect("psql runs: apt-get install postgresql");
+        // By its input, so that each statement is a transaction.
+        command.args(["-v", "ON_ERROR_STOP=1", "-f", "-"]).stdin(Stdio::piped());
+        let mut psql = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("psql runs");
+        psql.stdin.take().expect("piped").write_all(text.as_bytes()).expect("psql reads");
+        let output = psql.wait_with_output().expect("psql ends");
         if output.status.success() {
             Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
         } else {

@@ -206,6 +206,10 @@ impl Events {
             Ok(push) => {
                 self.link = Some(push);
                 self.failures = 0;
+                // The renewals' own connection, too: when the first of them is due, the server may have no room left.
+                if let Err(error) = links.line(0).await {
+                    tracing::debug!(%error, "no connection for renewals yet");
+                }
             }
             Err(error) => {
                 if self.failures == 0 {

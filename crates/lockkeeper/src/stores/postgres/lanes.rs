@@ -225,7 +225,16 @@ impl Shared {
         // A timer costs more than the table, and is needed only where something has to be opened.
         let opened = match self.links.ready(no) {
             Some(line) => Ok(Ok(line)),
-            None => tokio::time::timeout(limit, self.links.line(no)).await,
+            None => {
+                tokio::time::timeout(limit, async {
+                    match self.links.line(no).await {
+                        // No room for another connection: the first one serves this too, after what it is at.
+                        Err(_) if no > 0 => self.links.line(0).await,
+                        opened => opened,
+                    }
+                })
+                .await
+            }
         };
         let line = match opened {
             Ok(Ok(line)) => line,
