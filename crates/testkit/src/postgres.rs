@@ -1,6 +1,6 @@
 //! Real PostgreSQL servers on free loopback ports, and what stands beside them: a standby, a PgBouncer.
 
-use crate::redis::{certificates, end_with_us, free_port, listens};
+use crate::redis::{certificates, end_with_us, free_port, listens, make_clock, step_clock, use_clock};
 use crate::{Proc, SOON, Signal, TempDir, eventually};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -90,6 +90,18 @@ impl PostgresServer {
         Self::begin(dir, &settings, None)
     }
 
+    /// Starts one whose clock can be stepped.
+    pub fn with_clock() -> Self {
+        let dir = TempDir::new();
+        make_clock(&dir);
+        Self::begin(dir, &[], None)
+    }
+
+    /// Sets its clock off by so many seconds from the real one.
+    pub fn step_clock(&self, seconds: i64) {
+        step_clock(&self.dir, seconds);
+    }
+
     /// Starts a standby of `primary`, in step with it.
     fn standby_of(primary: &Self) -> Self {
         let dir = TempDir::new();
@@ -126,6 +138,7 @@ impl PostgresServer {
         for setting in ["listen_addresses=127.0.0.1,127.0.0.2", &sockets, "fsync=off", "log_min_messages=warning"] {
             command.args(["-c", setting]);
         }
+        use_clock(&self.dir, &mut command);
         self.process = Some(Proc::start(command.args(&self.options)));
         let end = Instant::now() + SOON;
         while Instant::now() < end {
