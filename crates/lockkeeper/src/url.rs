@@ -115,8 +115,7 @@ async fn open_redlock(_: Parts) -> Result<Arc<dyn Store>> {
 
 #[cfg(feature = "postgres")]
 async fn open_postgres(parts: Parts) -> Result<Arc<dyn Store>> {
-    use crate::stores::postgres::PostgresStore;
-    Ok(Arc::new(PostgresStore::from_parts(&parts.raw_place, &parts.options).await?))
+    crate::stores::postgres::open(&parts.raw_place, &parts.options).await
 }
 
 #[cfg(not(feature = "postgres"))]

@@ -33,7 +33,9 @@ conformance_suite!(redlock, redlock_servers::Majority::of(3));
 conformance_suite!(redlock_of_five, redlock_servers::Majority::of(5));
 
 #[cfg(feature = "postgres")]
-conformance_suite!(postgres, postgres_servers::Single::new());
+conformance_suite!(postgres, postgres_servers::Single::new(""));
+#[cfg(feature = "postgres")]
+conformance_suite!(postgres_advisory, postgres_servers::Single::new("?mode=advisory"));
 #[cfg(feature = "postgres")]
 conformance_suite!(postgres_pooled, postgres_servers::Pooled);
 
@@ -49,6 +51,8 @@ async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
         ("redlock", redlock::skips().await),
         #[cfg(feature = "postgres")]
         ("postgres", postgres::skips().await),
+        #[cfg(feature = "postgres")]
+        ("postgres_advisory", postgres_advisory::skips().await),
     ])
 }
 
@@ -188,6 +192,7 @@ mod postgres_servers {
     use lockkeeper::Store;
     use lockkeeper::conformance::{Hook, Subject};
     use lockkeeper::stores::postgres::PostgresStore;
+    use lockkeeper::stores::postgres::advisory::AdvisoryStore;
     use std::sync::{Arc, Condvar, LazyLock, Mutex};
     use testkit::{PgBouncer, PostgresServer};
 
@@ -207,16 +212,17 @@ mod postgres_servers {
     });
     static CHANGED: Condvar = Condvar::new();
 
-    pub(crate) struct Single;
+    /// One of the kinds of lock on that server: what the URL adds.
+    pub(crate) struct Single(&'static str);
 
     impl Single {
-        pub(crate) fn new() -> Self {
+        pub(crate) fn new(kind: &'static str) -> Self {
             let mut shared = SHARED.lock().expect("no case panics here");
             while shared.asking > 0 {
                 shared = CHANGED.wait(shared).expect("no case panics here");
             }
             shared.running += 1;
-            Self
+            Self(kind)
         }
     }
 
@@ -230,8 +236,11 @@ mod postgres_servers {
     #[async_trait::async_trait]
     impl Subject for Single {
         async fn open(&self) -> Arc<dyn Store> {
-            let url = SHARED.lock().expect("no case panics here").server.url();
-            Arc::new(PostgresStore::connect(&url).await.expect("connected"))
+            let url = SHARED.lock().expect("no case panics here").server.url() + self.0;
+            match self.0 {
+                "?mode=advisory" => Arc::new(AdvisoryStore::connect(&url).await.expect("connected")),
+                _ => Arc::new(PostgresStore::connect(&url).await.expect("connected")),
+            }
         }
 
         fn restart(&self) -> Option<Hook<'_>> {

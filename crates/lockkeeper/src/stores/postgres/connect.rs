@@ -167,6 +167,11 @@ impl Links {
         self.0.forget(line.key, line.serial);
     }
 
+    /// Closes every connection; the next call opens another.
+    pub(super) fn hang_up(&self) {
+        self.0.lock().retain(|_, link| !matches!(link, Link::Up { .. }));
+    }
+
     /// Opens a connection of its own.
     pub(super) async fn open(&self) -> Result<Opened> {
         self.0.open().await

@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 /// How many locks a page of a listing holds.
-const PAGE: usize = 100;
+pub(super) const PAGE: usize = 100;
 
 /// Everything about some names: each one's holders, oldest first, then its waiters in line.
 const RECORDS: &str = "
@@ -74,7 +74,7 @@ impl PostgresStore {
 }
 
 /// The first name after all that begin with `prefix`; `None` when there is none.
-fn above(prefix: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn above(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
     let mut end = prefix[..=last].to_vec();
     end[last] += 1;

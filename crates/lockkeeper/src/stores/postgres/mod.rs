@@ -14,9 +14,11 @@
 //! **Guarantee**: `Durable`, or `Primary` on a server that answers before a commit is on disk (`synchronous_commit=off`,
 //! `fsync=off`). A failover to a standby that had not seen a grant can forget it; tokens rise all the same.
 
+pub mod advisory;
 mod connect;
 mod error;
 mod events;
+mod keys;
 mod lanes;
 mod list;
 mod options;
@@ -37,10 +39,12 @@ use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use connect::Links;
 use events::{Events, Waiting};
+pub use keys::{Key, KeyRule};
 use lanes::Lanes;
-use options::Options;
+use options::{Kind, Options};
 use schema::Server;
 use statements::{Op, micros};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -48,6 +52,15 @@ use values::{Answer, Id, field, odd};
 
 /// How long a question that no lease depends on may take.
 const ASK_LIMIT: Duration = Duration::from_secs(8);
+
+/// Opens the store that a URL asks for.
+pub(crate) async fn open(place: &str, pairs: &[(String, String)]) -> Result<Arc<dyn Store>> {
+    let options = Options::parse(place, pairs)?;
+    Ok(match options.kind {
+        Kind::Lease => Arc::new(PostgresStore::from_options(options).await?),
+        Kind::Advisory(_) => Arc::new(advisory::AdvisoryStore::from_options(options).await?),
+    })
+}
 
 /// Locks in a PostgreSQL database; see the [module](self).
 #[derive(Debug)]
@@ -67,11 +80,15 @@ impl PostgresStore {
     /// a server that is too old or a layout that is too new, `Unavailable` when no server that can be written to answers.
     pub async fn connect(url: &str) -> Result<Self> {
         let parts = crate::url::parse(url)?;
-        Self::from_parts(&parts.raw_place, &parts.options).await
+        let options = Options::parse(&parts.raw_place, &parts.options)?;
+        if options.kind != Kind::Lease {
+            let text = "this URL asks for another kind of lock: connect with AdvisoryStore or Keeper";
+            return Err(Error::invalid_config(text).in_store("postgres"));
+        }
+        Self::from_options(options).await
     }
 
-    pub(crate) async fn from_parts(place: &str, pairs: &[(String, String)]) -> Result<Self> {
-        let options = Options::parse(place, pairs)?;
+    async fn from_options(options: Options) -> Result<Self> {
         // Not a holder's id, but the same need: 128 bits that nobody else has.
         let keeper = HolderId::random()?;
         let links = Links::new(options);

@@ -1,5 +1,6 @@
 //! What a store URL says: where, as whom, how.
 
+use super::keys::KeyRule;
 use super::tls::{Files, SslMode, Tls};
 use crate::duration;
 use crate::error::{Error, ErrorKind, Result};
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Every option, for the error that lists them.
-const KNOWN: &str = "application_name, connect_timeout, connections, mode, password_file, pooled, schema, sslcert, \
+const KNOWN: &str = "application_name, connect_timeout, connections, key, mode, password_file, pooled, schema, sslcert, \
     sslkey, sslmode, sslrootcert, target_session_attrs";
 
 const SHAPE: &str = "a PostgreSQL URL looks like postgres://[USER[:PASSWORD]@]HOST[:PORT][,HOST…][/DATABASE]";
@@ -19,6 +20,15 @@ const MAX_SCHEMA: usize = 63;
 
 /// The most connections of one runtime: each serves any number of locks.
 const MAX_CONNECTIONS: u32 = 16;
+
+/// Which kind of lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Rows with a lease, in tables of ours.
+    Lease,
+    /// Advisory locks of the server.
+    Advisory(KeyRule),
+}
 
 /// How a PostgreSQL store is reached. `Debug` shows no secret.
 #[derive(Clone)]
@@ -36,6 +46,7 @@ pub(super) struct Options {
     /// How many connections one runtime uses at most.
     pub(super) connections: u32,
     pub(super) connect_timeout: Duration,
+    pub(super) kind: Kind,
 }
 
 impl fmt::Debug for Options {
@@ -66,6 +77,7 @@ impl Options {
             pooled: None,
             connections: 2,
             connect_timeout: Duration::from_secs(5),
+            kind: Kind::Lease,
         };
         if let Some(login) = login {
             let (user, password) = login.split_once(':').unwrap_or((login, ""));
@@ -73,6 +85,7 @@ impl Options {
             options.password = Some(crate::url::decode(password)?).filter(|password| !password.is_empty());
         }
         let (mut mode, mut files) = (SslMode::Prefer, Files::default());
+        let (mut advisory, mut rule) = (false, None);
         for (key, value) in pairs {
             let choose = |known: &[&str]| {
                 let found = known.iter().position(|word| word == value);
@@ -101,11 +114,18 @@ impl Options {
                 }
                 // Only a server that can be written to can keep locks.
                 "target_session_attrs" => drop(choose(&["read-write", "primary"])?),
-                "mode" => drop(choose(&["lease"])?),
+                "mode" => advisory = choose(&["lease", "advisory"])? == 1,
+                "key" => rule = Some(KeyRule::ALL[choose(&KeyRule::NAMES)?]),
                 "pooled" => options.pooled = [Some(true), Some(false), None][choose(&["yes", "no", "auto"])?],
                 "schema" => options.schema = schema(value)?,
                 _ => return Err(bad(format!("option '{}' is unknown; known are {KNOWN}", shown(key)))),
             }
+        }
+        if rule.is_some() && !advisory {
+            return Err(bad("key belongs to mode=advisory"));
+        }
+        if advisory {
+            options.kind = Kind::Advisory(rule.unwrap_or_default());
         }
         options.tls = Tls::new(mode, files)?;
         Ok(options)
@@ -200,6 +220,9 @@ mod tests {
         assert_eq!((options.database.as_deref(), options.schema.as_str()), (Some("my db"), "locks_2"));
         assert_eq!(parse("//h", &[("pooled", "yes")]).unwrap().pooled, Some(true));
         assert_eq!(parse("//h", &[("pooled", "auto"), ("mode", "lease")]).unwrap().pooled, None);
+        let kind = |pairs: &[(&str, &str)]| parse("//h", pairs).unwrap().kind;
+        assert_eq!(kind(&[("mode", "advisory")]), Kind::Advisory(KeyRule::Native));
+        assert_eq!(kind(&[("key", "tooz"), ("mode", "advisory")]), Kind::Advisory(KeyRule::Tooz));
     }
 
     #[test]
@@ -222,6 +245,9 @@ mod tests {
             ("//h", &[("connect_timeout", "5")]),
             ("//h", &[("target_session_attrs", "standby")]),
             ("//h", &[("pooled", "maybe")]),
+            ("//h", &[("mode", "session")]),
+            ("//h", &[("key", "native")]),
+            ("//h", &[("mode", "advisory"), ("key", "md5")]),
             ("//u:geheim@h", &[("password_file", "/nowhere")]),
             ("//u:geheim@h", &[("colour", "geheim")]),
         ] {

@@ -31,6 +31,8 @@ const TEXTS: &str = concat!(
     include_str!("sql/release.sql"),
     include_str!("sql/register.sql"),
     include_str!("sql/clean.sql"),
+    include_str!("sql/advisory.sql"),
+    include_str!("sql/shedlock.sql"),
 );
 
 /// What makes everything, in one transaction, unless somebody else was first.

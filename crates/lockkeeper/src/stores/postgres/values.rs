@@ -109,7 +109,7 @@ pub(super) fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
-fn moment(micros: i64) -> std::time::SystemTime {
+pub(super) fn moment(micros: i64) -> std::time::SystemTime {
     clock::wall_time(u64::try_from(micros).unwrap_or(0))
 }
 
