@@ -39,6 +39,9 @@ conformance_suite!(postgres_advisory, postgres_servers::Single::new("?mode=advis
 #[cfg(feature = "postgres")]
 conformance_suite!(postgres_pooled, postgres_servers::Pooled);
 
+#[cfg(feature = "postgres")]
+conformance_suite!(postgres_shedlock, postgres_servers::Single::new("?layout=shedlock"));
+
 /// What every store that is built in leaves out. One line for each suite above.
 async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
     Vec::from([
@@ -53,6 +56,8 @@ async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
         ("postgres", postgres::skips().await),
         #[cfg(feature = "postgres")]
         ("postgres_advisory", postgres_advisory::skips().await),
+        #[cfg(feature = "postgres")]
+        ("postgres_shedlock", postgres_shedlock::skips().await),
     ])
 }
 
@@ -193,6 +198,7 @@ mod postgres_servers {
     use lockkeeper::conformance::{Hook, Subject};
     use lockkeeper::stores::postgres::PostgresStore;
     use lockkeeper::stores::postgres::advisory::AdvisoryStore;
+    use lockkeeper::stores::postgres::shedlock::ShedLockStore;
     use std::sync::{Arc, Condvar, LazyLock, Mutex};
     use testkit::{PgBouncer, PostgresServer};
 
@@ -239,6 +245,7 @@ mod postgres_servers {
             let url = SHARED.lock().expect("no case panics here").server.url() + self.0;
             match self.0 {
                 "?mode=advisory" => Arc::new(AdvisoryStore::connect(&url).await.expect("connected")),
+                "?layout=shedlock" => Arc::new(ShedLockStore::connect(&url).await.expect("connected")),
                 _ => Arc::new(PostgresStore::connect(&url).await.expect("connected")),
             }
         }
@@ -321,7 +328,7 @@ fn stores() -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/stores");
     let paths = std::fs::read_dir(folder).expect("src/stores").map(|entry| entry.expect("an entry").path());
     let stems = paths.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
-    stems.filter(|name| !["mod", "slot"].contains(&name.as_str())).collect()
+    stems.filter(|name| !["mod", "slot", "shedlock"].contains(&name.as_str())).collect()
 }
 
 #[test]

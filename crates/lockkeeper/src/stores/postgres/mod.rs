@@ -23,6 +23,7 @@ mod lanes;
 mod list;
 mod options;
 mod schema;
+pub mod shedlock;
 mod socket;
 mod statements;
 mod tls;
@@ -58,6 +59,7 @@ pub(crate) async fn open(place: &str, pairs: &[(String, String)]) -> Result<Arc<
     let options = Options::parse(place, pairs)?;
     Ok(match options.kind {
         Kind::Lease => Arc::new(PostgresStore::from_options(options).await?),
+        Kind::ShedLock(_) => Arc::new(shedlock::ShedLockStore::from_options(options).await?),
         Kind::Advisory(_) => Arc::new(advisory::AdvisoryStore::from_options(options).await?),
     })
 }
@@ -82,7 +84,7 @@ impl PostgresStore {
         let parts = crate::url::parse(url)?;
         let options = Options::parse(&parts.raw_place, &parts.options)?;
         if options.kind != Kind::Lease {
-            let text = "this URL asks for another kind of lock: connect with AdvisoryStore or Keeper";
+            let text = "this URL asks for another kind of lock: connect with AdvisoryStore, ShedLockStore or Keeper";
             return Err(Error::invalid_config(text).in_store("postgres"));
         }
         Self::from_options(options).await
@@ -92,12 +94,11 @@ impl PostgresStore {
         // Not a holder's id, but the same need: 128 bits that nobody else has.
         let keeper = HolderId::random()?;
         let links = Links::new(options);
-        let server = if tokio::runtime::Handle::try_current().is_ok() {
-            schema::check(&links).await
-        } else {
-            check_elsewhere(links.clone()).await
-        }
-        .map_err(|e| e.during("connect"))?;
+        let server = on_a_runtime({
+            let links = links.clone();
+            async move { schema::check(&links).await }
+        });
+        let server = server.await.map_err(|e| e.during("connect"))?;
         let lanes = Lanes::new(links, keeper);
         Ok(Self { lanes, events: Events::new(keeper).into(), waiting: Waiting::default(), server })
     }
@@ -144,13 +145,16 @@ impl PostgresStore {
     }
 }
 
-/// For a caller without a runtime, on a thread with one.
-async fn check_elsewhere(links: Links) -> Result<Server> {
+/// Runs what connecting needs; for a caller without a runtime, on a thread with one.
+async fn on_a_runtime<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    if tokio::runtime::Handle::try_current().is_ok() {
+        return work.await;
+    }
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let checked = match runtime {
-            Ok(runtime) => runtime.block_on(schema::check(&links)),
+            Ok(runtime) => runtime.block_on(work),
             Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
         };
         // Nobody listens when connecting was cancelled.

@@ -5,13 +5,14 @@ use super::tls::{Files, SslMode, Tls};
 use crate::duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::escape;
+use crate::stores::shedlock::{TABLE, Table};
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
 /// Every option, for the error that lists them.
-const KNOWN: &str = "application_name, connect_timeout, connections, key, mode, password_file, pooled, schema, sslcert, \
-    sslkey, sslmode, sslrootcert, target_session_attrs";
+const KNOWN: &str = "application_name, connect_timeout, connections, key, layout, mode, password_file, pooled, schema, \
+    sslcert, sslkey, sslmode, sslrootcert, table, target_session_attrs";
 
 const SHAPE: &str = "a PostgreSQL URL looks like postgres://[USER[:PASSWORD]@]HOST[:PORT][,HOST…][/DATABASE]";
 
@@ -28,6 +29,8 @@ pub(super) enum Kind {
     Lease,
     /// Advisory locks of the server.
     Advisory(KeyRule),
+    /// Rows of ShedLock's.
+    ShedLock(Table),
 }
 
 /// How a PostgreSQL store is reached. `Debug` shows no secret.
@@ -85,7 +88,7 @@ impl Options {
             options.password = Some(crate::url::decode(password)?).filter(|password| !password.is_empty());
         }
         let (mut mode, mut files) = (SslMode::Prefer, Files::default());
-        let (mut advisory, mut rule) = (false, None);
+        let (mut advisory, mut rule, mut shed, mut table) = (false, None, false, None);
         for (key, value) in pairs {
             let choose = |known: &[&str]| {
                 let found = known.iter().position(|word| word == value);
@@ -115,6 +118,8 @@ impl Options {
                 // Only a server that can be written to can keep locks.
                 "target_session_attrs" => drop(choose(&["read-write", "primary"])?),
                 "mode" => advisory = choose(&["lease", "advisory"])? == 1,
+                "layout" => shed = choose(&["lockkeeper", "shedlock"])? == 1,
+                "table" => table = Some(table_name(value)?),
                 "key" => rule = Some(KeyRule::ALL[choose(&KeyRule::NAMES)?]),
                 "pooled" => options.pooled = [Some(true), Some(false), None][choose(&["yes", "no", "auto"])?],
                 "schema" => options.schema = schema(value)?,
@@ -123,6 +128,19 @@ impl Options {
         }
         if rule.is_some() && !advisory {
             return Err(bad("key belongs to mode=advisory"));
+        }
+        if table.is_some() && !shed {
+            return Err(bad("table belongs to layout=shedlock"));
+        }
+        if shed && advisory {
+            return Err(bad("layout=shedlock and mode=advisory are two kinds of lock; a URL has one"));
+        }
+        if shed {
+            options.kind = Kind::ShedLock(Table {
+                name: table.unwrap_or_else(|| TABLE.to_owned()),
+                // Columns without a zone are not converted.
+                zone: String::new(),
+            });
         }
         if advisory {
             options.kind = Kind::Advisory(rule.unwrap_or_default());
@@ -159,6 +177,19 @@ fn schema(text: &str) -> Result<String> {
     if !first || !rest || text.len() > MAX_SCHEMA || text.starts_with("pg_") {
         return Err(bad(format!(
             "schema={}: it is 1 to {MAX_SCHEMA} lower-case letters, digits and '_', no digit first, not pg_…",
+            shown(text)
+        )));
+    }
+    Ok(text.to_owned())
+}
+
+/// A table's name, perhaps with its schema; quoted wherever it is used.
+fn table_name(text: &str) -> Result<String> {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let part = |part: &str| (1..=MAX_SCHEMA).contains(&part.len()) && part.chars().all(word);
+    if text.split('.').count() > 2 || !text.split('.').all(part) {
+        return Err(bad(format!(
+            "table={}: it is [SCHEMA.]TABLE, each 1 to {MAX_SCHEMA} letters, digits and '_'",
             shown(text)
         )));
     }
@@ -222,6 +253,8 @@ mod tests {
         assert_eq!(parse("//h", &[("pooled", "auto"), ("mode", "lease")]).unwrap().pooled, None);
         let kind = |pairs: &[(&str, &str)]| parse("//h", pairs).unwrap().kind;
         assert_eq!(kind(&[("mode", "advisory")]), Kind::Advisory(KeyRule::Native));
+        let table = Table { name: "app.Jobs".into(), zone: String::new() };
+        assert_eq!(kind(&[("layout", "shedlock"), ("table", "app.Jobs")]), Kind::ShedLock(table));
         assert_eq!(kind(&[("key", "tooz"), ("mode", "advisory")]), Kind::Advisory(KeyRule::Tooz));
     }
 
@@ -247,6 +280,10 @@ mod tests {
             ("//h", &[("pooled", "maybe")]),
             ("//h", &[("mode", "session")]),
             ("//h", &[("key", "native")]),
+            ("//h", &[("table", "jobs")]),
+            ("//h", &[("layout", "shedlock"), ("table", "a\"b")]),
+            ("//h", &[("layout", "shedlock"), ("table", "a.b.c")]),
+            ("//h", &[("layout", "shedlock"), ("mode", "advisory")]),
             ("//h", &[("mode", "advisory"), ("key", "md5")]),
             ("//u:geheim@h", &[("password_file", "/nowhere")]),
             ("//u:geheim@h", &[("colour", "geheim")]),
