@@ -23,6 +23,7 @@
 //! | memory | `memory:[NAME]` | always on | one process | max(previous + 1, wall clock µs) |
 //! | SQLite | `sqlite:PATH` | `sqlite` | one machine | max(previous + 1, wall clock µs) |
 //! | Redis, Valkey | `redis://HOST` | `redis` | many machines | max(previous + 1, server clock µs) |
+//! | PostgreSQL | `postgres://HOST/DATABASE` | `postgres` | many machines | max(previous + 1, server clock µs) |
 //! | Redlock | `redlock://HOST,HOST,HOST` | `redlock` | many machines | proposed, confirmed by a majority |
 //!
 //! What a lock can and cannot promise is in `docs/safety.md`; how to write a store of your own in
@@ -50,6 +51,8 @@ pub mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod token;
+#[cfg(any(feature = "postgres", feature = "transaction-tokio-postgres-0_7"))]
+pub mod transaction;
 mod url;
 
 pub use engine::Leftover;

@@ -1,11 +1,11 @@
 //! What a store URL says: where, as whom, how.
 
-use super::keys::KeyRule;
 use super::tls::{Files, SslMode, Tls};
 use crate::duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::escape;
 use crate::stores::shedlock::{TABLE, Table};
+use crate::transaction::postgres::KeyRule;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;

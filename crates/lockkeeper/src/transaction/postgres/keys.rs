@@ -22,7 +22,8 @@ pub enum Key {
 
 impl Key {
     /// The space as `pg_locks.objsubid` shows it: 1 or 2.
-    pub(super) const fn space(self) -> i16 {
+    #[cfg(feature = "postgres")]
+    pub(crate) const fn space(self) -> i16 {
         match self {
             Self::Big(_) => 1,
             Self::Pair(..) => 2,
@@ -30,7 +31,8 @@ impl Key {
     }
 
     /// Both halves in one number, as `classid << 32 | objid`.
-    pub(super) fn number(self) -> i64 {
+    #[cfg(feature = "postgres")]
+    pub(crate) fn number(self) -> i64 {
         match self {
             Self::Big(number) => number,
             Self::Pair(high, low) => (i64::from(high) << 32) | i64::from(low.cast_unsigned()),
@@ -71,19 +73,21 @@ pub enum KeyRule {
 }
 
 impl KeyRule {
-    /// The rules' names in a URL, in the order of [`ALL`](Self::ALL).
-    pub(super) const NAMES: [&'static str; 6] = ["native", "madelson", "sqlx", "crc32", "tooz", "raw"];
-    pub(super) const ALL: [Self; 6] = [Self::Native, Self::Madelson, Self::Sqlx, Self::Crc32, Self::Tooz, Self::Raw];
+    /// The rules' names in a URL, in the order of `ALL`.
+    #[cfg(feature = "postgres")]
+    pub(crate) const NAMES: [&'static str; 6] = ["native", "madelson", "sqlx", "crc32", "tooz", "raw"];
+    #[cfg(feature = "postgres")]
+    pub(crate) const ALL: [Self; 6] = [Self::Native, Self::Madelson, Self::Sqlx, Self::Crc32, Self::Tooz, Self::Raw];
 
     /// The key of a lock's name.
     ///
     /// # Errors
     /// `InvalidName` for an invalid name, and where `Raw` finds no number.
     pub fn key(self, name: impl AsRef<[u8]>) -> Result<Key> {
-        Ok(self.key_of(&LockName::new(name)?)?)
+        self.key_of(&LockName::new(name)?)
     }
 
-    pub(super) fn key_of(self, name: &LockName) -> Result<Key> {
+    pub(crate) fn key_of(self, name: &LockName) -> Result<Key> {
         let bytes = name.as_bytes();
         Ok(match self {
             Self::Native => Key::Big(i64::from_be_bytes(first(&Sha256::digest(bytes)))),
@@ -221,6 +225,7 @@ mod tests {
         assert_eq!(key(KeyRule::Native, "abc"), Key::Big(0xba78_16bf_8f01_cfea_u64.cast_signed()));
     }
 
+    #[cfg(feature = "postgres")]
     #[test]
     fn both_spaces_are_shown_as_pg_locks_does() {
         assert_eq!((Key::Pair(1, -1).space(), Key::Pair(1, -1).number()), (2, 0x1_ffff_ffff));
