@@ -25,17 +25,17 @@ const TOTAL: usize = (OURS + THEIRS) * EACH;
 struct Names {
     kind: &'static str,
     options: &'static str,
-    ours: &'static str,
+    ours: String,
     theirs: String,
 }
 
-fn advisory(kind: &'static str, rule: KeyRule, options: &'static str, ours: &'static str) -> Names {
-    let theirs = rule.key(ours).expect("a key").to_string().replace(' ', "");
+fn advisory(kind: &'static str, rule: KeyRule, options: &'static str, ours: String) -> Names {
+    let theirs = rule.key(&ours).expect("a key").to_string().replace(' ', "");
     Names { kind, options, ours, theirs }
 }
 
-fn shedlock(ours: &'static str) -> Names {
-    Names { kind: "shedlock", options: "layout=shedlock", ours, theirs: ours.to_owned() }
+fn shedlock(ours: String) -> Names {
+    Names { kind: "shedlock", options: "layout=shedlock", theirs: ours.clone(), ours }
 }
 
 /// A process with another user of the locks; killed when dropped.
@@ -121,14 +121,14 @@ async fn keep_out(names: &Names) {
     let take = format!("take {}", names.theirs);
     for _ in 0..3 {
         assert!(peer.ask(&take), "free");
-        assert!(keeper.lock(names.ours).try_acquire().await.expect("answered").is_none(), "theirs");
-        let record = keeper.inspect(names.ours).await.expect("inspected").expect("held");
+        assert!(keeper.lock(&names.ours).try_acquire().await.expect("answered").is_none(), "theirs");
+        let record = keeper.inspect(&names.ours).await.expect("inspected").expect("held");
         assert_eq!((record.holders.len(), &record.holders[0].note), (1, &None), "{record:?}");
         let remark = record.remark.unwrap_or_default();
         assert!(remark.contains("peer") || remark.contains("host-"), "{remark}");
         let waiting = tokio::spawn({
-            let (keeper, name) = (keeper.clone(), names.ours);
-            async move { taken(&keeper, name).await }
+            let (keeper, name) = (keeper.clone(), names.ours.clone());
+            async move { taken(&keeper, &name).await }
         });
         assert!(peer.ask("free"), "still theirs");
         let guard = waiting.await.expect("granted");
@@ -152,11 +152,11 @@ async fn mixed(names: &Names) {
     }
     let mut tasks = JoinSet::new();
     for _ in 0..OURS {
-        let (keeper, name, place) = (keeper(names.options).await, names.ours, dir.path().to_owned());
+        let (keeper, name, place) = (keeper(names.options).await, names.ours.clone(), dir.path().to_owned());
         tasks.spawn(async move {
             let (mut overlaps, mut tokens) = (0, Vec::new());
             for _ in 0..EACH {
-                let guard = taken(&keeper, name).await;
+                let guard = taken(&keeper, &name).await;
                 overlaps += section(&place);
                 tokens.push(guard.token());
                 guard.release().await.expect("released");
@@ -179,22 +179,23 @@ macro_rules! beside {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn each_keeps_the_other_out() {
-                keep_out(&$names).await;
+                keep_out(&($names)("1".into())).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn six_hundred_mixed_sections_never_overlap() {
-                mixed(&$names).await;
+                mixed(&($names)("2".into())).await;
             }
         }
     )*};
 }
 
+// A lock of each test's own; a short name for the rule that keeps short names as they are.
 beside! {
-    psycopg_session: advisory("session", KeyRule::Native, "mode=advisory", "native-job");
-    psycopg_pair: advisory("session", KeyRule::Madelson, "mode=advisory&key=madelson", "job-pair");
-    psycopg_transaction: advisory("transaction", KeyRule::Sqlx, "mode=advisory&key=sqlx", "sqlx-job");
-    shedlock_statements: shedlock("reportJob");
+    psycopg_session: |tag: String| advisory("session", KeyRule::Native, "mode=advisory", "native job" .to_owned() + &tag);
+    psycopg_pair: |tag: String| advisory("session", KeyRule::Madelson, "mode=advisory&key=madelson", "pair-".to_owned() + &tag);
+    psycopg_transaction: |tag: String| advisory("transaction", KeyRule::Sqlx, "mode=advisory&key=sqlx", "sqlx job".to_owned() + &tag);
+    shedlock_statements: |tag: String| shedlock("reportJob".to_owned() + &tag);
 }
 
 /// The detector is not blind: with different locks the same sections do overlap.
