@@ -1,12 +1,13 @@
 //! Benchmarks, each beside the raw floor in the same run: interleaved rounds, medians, ratios.
 //!
-//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis]`; without a name, all of them.
+//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|postgres]`; without a name, all of them.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to report")]
 
 mod handover;
 mod measure;
 mod memory;
+mod postgres;
 mod redis;
 mod renew;
 mod sqlite;
@@ -18,9 +19,10 @@ fn main() {
         ["peer", store] => handover::peer(store),
         ["renew", store] => renew::hold(store),
         ["redis", part] => redis::part(part),
+        ["postgres", part] => postgres::part(part),
         [] => {
             header();
-            for part in [memory::run, sqlite::run, handover::run, renew::run, redis::run] {
+            for part in [memory::run, sqlite::run, handover::run, renew::run, redis::run, postgres::run] {
                 part();
             }
         }
@@ -29,7 +31,8 @@ fn main() {
         ["handover"] => handover::run(),
         ["renew"] => renew::run(),
         ["redis"] => redis::run(),
-        _ => println!("usage: bench [memory|sqlite|handover|renew|redis]"),
+        ["postgres"] => postgres::run(),
+        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|postgres]"),
     }
 }
 

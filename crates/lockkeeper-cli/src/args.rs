@@ -69,6 +69,9 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Set up a store.
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Print a completion script for a shell.
     Completions {
         /// Which shell.
@@ -76,8 +79,21 @@ pub(crate) enum Command {
     },
     /// Print the manual page, of one command if it is named.
     Man {
-        /// run, ls, show, break, completions or man.
+        /// run, ls, show, break, store, completions or man.
         command: Option<String>,
+    },
+}
+
+/// What `store` is told.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Make what a store needs, such as tables, with rights that its users need not have.
+    ///
+    /// Does nothing where everything is there, or nothing is needed. Without a URL the store is chosen as everywhere.
+    Init {
+        /// The store, as a role that may create in it.
+        #[arg(conflicts_with = "store")]
+        url: Option<String>,
     },
 }
 
@@ -161,6 +177,7 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Parsed, Failure> {
 /// One sentence instead of clap's paragraph.
 fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
     let is_run = argv.iter().skip(1).any(|a| a == "run");
+    let is_store = argv.iter().skip(1).any(|a| a == "store");
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(s)) => lockkeeper::name::escape(s.as_bytes()),
         Some(ContextValue::Strings(s)) => lockkeeper::name::escape(s.join(", ").as_bytes()),
@@ -168,8 +185,11 @@ fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
     };
     let arg = context(ContextKind::InvalidArg);
     match error.kind() {
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if is_store => {
+            "say what to do with the store: lockkeeper store init [URL]".to_owned()
+        }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            "say what to do: run, ls, show, break, completions or man; see lockkeeper --help".to_owned()
+            "say what to do: run, ls, show, break, store, completions or man; see lockkeeper --help".to_owned()
         }
         ErrorKind::MissingRequiredArgument if is_run && arg.contains("<CMD>") => {
             let missing = if arg.contains("NAME") { "a lock name and a command are" } else { "the command is" };
@@ -182,7 +202,8 @@ fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
         ErrorKind::UnknownArgument => format!("'{arg}' is not known here; see --help"),
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand);
-            format!("'{word}' is not a command; known are run, ls, show, break, completions and man")
+            let known = if is_store { "store init" } else { "run, ls, show, break, store, completions and man" };
+            format!("'{word}' is not a command; known are {known}")
         }
         ErrorKind::ArgumentConflict => {
             format!("{arg} cannot be used together with {}", context(ContextKind::PriorArg))

@@ -9,7 +9,7 @@ mod exit;
 mod output;
 mod store;
 
-use args::{Command, Parsed};
+use args::{Command, Parsed, StoreCommand};
 use exit::Failure;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -38,6 +38,7 @@ fn carry_out(parsed: Parsed) -> Result<u8, Failure> {
     match cli.command {
         Command::Completions { shell } => commands::completions::completions(shell).map(|()| 0),
         Command::Man { command } => commands::man::man(command.as_deref()).map(|()| 0),
+        Command::Store(StoreCommand::Init { url }) => on_runtime(commands::store::init(store, url.as_deref())),
         Command::Run(args) => on_runtime(commands::run::run(store, args)),
         Command::Ls { prefix, json } => on_runtime(commands::ls::ls(store, prefix, json)),
         Command::Show { name, json } => on_runtime(commands::show::show(store, &name, json)),

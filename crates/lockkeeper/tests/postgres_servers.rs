@@ -347,7 +347,6 @@ async fn logins_are_checked_and_never_printed() {
         (format!("postgres://ann@{at}/ann"), ErrorKind::Denied),
         (format!("postgres://ann:geheim@{at}/nirgends"), ErrorKind::InvalidConfig),
         (format!("postgres://ann:geheim@127.0.0.1:{}", testkit::free_port()), ErrorKind::Unavailable),
-        (format!("postgres://ann:geheim@no-such-host.invalid/ann"), ErrorKind::Unavailable),
     ] {
         let error = connect_error(&url).await;
         assert_eq!(error.kind(), kind, "{error:?}");

@@ -47,7 +47,7 @@ async fn a_waiter_that_arrives_during_a_release_is_never_overlooked() {
     for round in 0..300 {
         let name = format!("race/{}", round % 3);
         let held = claim(&name, Mode::Exclusive, false);
-        assert!(matches!(one(a.try_acquire(&[held.clone()]).await), Attempt::Granted(_)), "round {round}");
+        assert!(matches!(one(a.try_acquire(std::slice::from_ref(&held)).await), Attempt::Granted(_)), "round {round}");
         let waiters = [claim(&name, Mode::Exclusive, true), claim(&name, Mode::Exclusive, true)];
         let (ended, first, second) = tokio::join!(
             a.release(std::slice::from_ref(&held)),

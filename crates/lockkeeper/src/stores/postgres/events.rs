@@ -5,13 +5,13 @@ use super::connect::Links;
 use super::error::map_err;
 use super::socket::{Driver, Opened};
 use super::values::{Id, duration, field, token};
+use super::waiting::Waiting;
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Event, Grant};
 use crate::token::{HolderId, Token};
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_postgres::types::{ToSql, Type};
@@ -37,39 +37,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(3);
 
 /// How often rows that nobody uses are removed, by one keeper of all.
 const CLEAN_EVERY: Duration = Duration::from_secs(600);
-
-/// A keeper's places in line: the name, and when the entry ends.
-#[derive(Debug, Default)]
-pub(super) struct Waiting {
-    places: Mutex<HashMap<HolderId, (LockName, Instant)>>,
-    /// Rung when somebody joins the line.
-    joined: tokio::sync::Notify,
-}
-
-impl Waiting {
-    pub(super) fn note(&self, name: &LockName, holder: HolderId, life: Option<Duration>) {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        match life {
-            None => drop(places.remove(&holder)),
-            Some(life) => {
-                if places.insert(holder, (name.clone(), Instant::now() + life)).is_none() {
-                    self.joined.notify_one();
-                }
-            }
-        }
-    }
-
-    fn names(&self) -> Vec<LockName> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        places.retain(|_, (_, end)| *end > now);
-        places.values().map(|(name, _)| name.clone()).collect()
-    }
-
-    fn any(&self) -> bool {
-        !self.places.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-}
 
 /// What `next_event` reads.
 #[derive(Debug)]
@@ -122,7 +89,7 @@ impl Events {
         loop {
             if let Some(event) = self.news.pop_front() {
                 if let Event::Granted(holder, _) = &event {
-                    waiting.places.lock().unwrap_or_else(PoisonError::into_inner).remove(holder);
+                    waiting.leave(*holder);
                 }
                 return event;
             }
@@ -164,7 +131,7 @@ impl Events {
         let pause = if waiting.any() { self.ask_after } else { PING_EVERY };
         tokio::select! {
             biased;
-            () = waiting.joined.notified() => self.ask_after = ASK_FIRST,
+            () = waiting.joined() => self.ask_after = ASK_FIRST,
             () = tokio::time::sleep(pause) => {
                 self.ask_after = (self.ask_after * 3 / 2).min(ASK_LAST);
                 let names = waiting.names();

@@ -27,6 +27,7 @@ mod socket;
 mod statements;
 mod tls;
 mod values;
+mod waiting;
 
 use crate::error::{Error, Result};
 use crate::name::LockName;
@@ -38,7 +39,7 @@ use crate::store::{
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use connect::Links;
-use events::{Events, Waiting};
+use events::Events;
 use lanes::Lanes;
 use options::{Kind, Options};
 use schema::Server;
@@ -48,6 +49,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 use values::{Answer, Id, field, odd};
+use waiting::Waiting;
 
 /// How long a question that no lease depends on may take.
 const ASK_LIMIT: Duration = Duration::from_secs(8);
@@ -139,7 +141,11 @@ impl PostgresStore {
     }
 
     fn note_waiting(&self, claim: &Claim, waits: bool) {
-        self.waiting.note(&claim.name, claim.holder, waits.then(|| claim.waiter_lease()));
+        if waits {
+            self.waiting.stay(&claim.name, claim.holder, claim.waiter_lease());
+        } else {
+            self.waiting.leave(claim.holder);
+        }
     }
 }
 

@@ -21,8 +21,11 @@ const UNACKNOWLEDGED: u32 = 10_000;
 
 type Message = Option<Result<AsyncMessage, tokio_postgres::Error>>;
 
+/// Polls a connection, whatever it runs over.
+type PollMessage = dyn FnMut(&mut Context<'_>) -> Poll<Message> + Send;
+
 /// What moves the bytes of one connection.
-pub(super) struct Driver(Box<dyn FnMut(&mut Context<'_>) -> Poll<Message> + Send>);
+pub(super) struct Driver(Box<PollMessage>);
 
 impl Driver {
     /// The next message that is no answer; `None` or an error when the connection has ended.

@@ -105,9 +105,12 @@ pub(super) async fn send(links: &Links, line: &Line, op: Op, claims: &[Claim], k
 }
 
 async fn call(links: &Links, line: &Line, op: Op, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
-    let (text, types) = op.text(&links.options().schema);
     if links.is_session(line.direct) {
-        let prepared = line.statements.cell(op).get_or_try_init(|| line.client.prepare_typed(&text, types)).await;
+        let prepare = || async {
+            let (text, types) = op.text(&links.options().schema);
+            line.client.prepare_typed(&text, types).await
+        };
+        let prepared = line.statements.cell(op).get_or_try_init(prepare).await;
         let answered = match prepared {
             Ok(statement) => line.client.query(statement, params).await,
             Err(error) => Err(error),
@@ -118,6 +121,7 @@ async fn call(links: &Links, line: &Line, op: Op, params: &[&(dyn ToSql + Sync)]
             answered => return answered.map_err(|error| failed(links, line, error)),
         }
     }
+    let (text, types) = op.text(&links.options().schema);
     let typed: Vec<(&(dyn ToSql + Sync), Type)> = params.iter().copied().zip(types.iter().cloned()).collect();
     line.client.query_typed(&text, &typed).await.map_err(|error| failed(links, line, error))
 }

@@ -74,7 +74,7 @@ DECLARE
     tokens bigint[];
     i integer;
 BEGIN
-    PERFORM {s}.check_isolation();
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
     IF cardinality(names) = 1 THEN
         IF modes[1] = 0 THEN
             INSERT INTO {s}.lock AS l (name, token, holder, expires, ttl, since, host, pid, label)

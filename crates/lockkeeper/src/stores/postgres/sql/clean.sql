@@ -9,7 +9,7 @@ DECLARE
     gone integer;
     l {s}.lock;
 BEGIN
-    PERFORM {s}.check_isolation();
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
     UPDATE {s}.layout SET cleaned = at WHERE cleaned < at - 600000000 OR cleaned > at;
     IF NOT FOUND THEN RETURN false; END IF;
     FOR l IN SELECT * FROM {s}.lock x WHERE x.token < at - day AND (x.expires IS NULL OR x.expires < at)

@@ -7,11 +7,9 @@ CREATE TYPE {s}.answer AS (holder uuid, code integer, token bigint, lease bigint
     host bytea, pid bigint, label bytea);
 
 -- Elsewhere a statement sees the start of its transaction, and a waiter that came since would be overlooked.
-CREATE FUNCTION {s}.check_isolation() RETURNS void LANGUAGE plpgsql AS $f$
+CREATE FUNCTION {s}.wrong_isolation() RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'locks need the isolation level "read committed"' USING ERRCODE = 'LK001';
-    END IF;
+    RAISE EXCEPTION 'locks need the isolation level "read committed"' USING ERRCODE = 'LK001';
 END $f$;
 
 CREATE FUNCTION {s}.freed(INOUT l {s}.lock) LANGUAGE plpgsql AS $f$

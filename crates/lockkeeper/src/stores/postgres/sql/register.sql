@@ -6,7 +6,7 @@ DECLARE
     r {s}.register;
     at bigint;
 BEGIN
-    PERFORM {s}.check_isolation();
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
     LOOP
         SELECT * INTO r FROM {s}.register x WHERE x.key = my_key FOR UPDATE;
         EXIT WHEN FOUND;

@@ -49,15 +49,26 @@ DECLARE
     ended uuid[];
     i integer;
 BEGIN
-    PERFORM {s}.check_isolation();
-    IF cardinality(names) > 1 THEN
-        -- In one order everywhere, so that two batches never wait for each other: rows yet to be made as well.
-        IF cardinality(array_remove(tombs, NULL)) > 0 THEN
-            INSERT INTO {s}.lock AS l (name, token) SELECT DISTINCT x.name, 0 FROM unnest(names) AS x (name) ORDER BY 1
-            ON CONFLICT (name) DO UPDATE SET token = l.token WHERE false;
-        ELSE
-            PERFORM 1 FROM {s}.lock l WHERE l.name = ANY (names) ORDER BY l.name FOR UPDATE;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
+    IF cardinality(names) = 1 THEN
+        IF tombs[1] IS NULL THEN
+            UPDATE {s}.lock l SET holder = NULL, expires = NULL, ttl = NULL, since = NULL, host = NULL, pid = NULL,
+                label = NULL, keeper = NULL, stamp = NULL, lease = NULL
+            WHERE l.name = names[1] AND l.holder = holders[1] AND l.others = 0 AND l.expires > at;
+            IF FOUND THEN
+                a.holder := holders[1]; a.code := 1;
+            END IF;
         END IF;
+        IF a.code IS NULL THEN a := {s}.release_one(names[1], holders[1], tombs[1]); END IF;
+        RETURN NEXT a;
+        RETURN;
+    END IF;
+    -- In one order everywhere, so that two batches never wait for each other: rows yet to be made as well.
+    IF cardinality(array_remove(tombs, NULL)) > 0 THEN
+        INSERT INTO {s}.lock AS l (name, token) SELECT DISTINCT x.name, 0 FROM unnest(names) AS x (name) ORDER BY 1
+        ON CONFLICT (name) DO UPDATE SET token = l.token WHERE false;
+    ELSE
+        PERFORM 1 FROM {s}.lock l WHERE l.name = ANY (names) ORDER BY l.name FOR UPDATE;
     END IF;
     WITH freed AS (
         UPDATE {s}.lock l SET holder = NULL, expires = NULL, ttl = NULL, since = NULL, host = NULL, pid = NULL,
@@ -86,7 +97,7 @@ DECLARE
     broken integer := 0;
     above bigint;
 BEGIN
-    PERFORM {s}.check_isolation();
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
     SELECT * INTO l FROM {s}.lock x WHERE x.name = my_name FOR UPDATE;
     IF NOT FOUND THEN RETURN NULL; END IF;
     was := l;

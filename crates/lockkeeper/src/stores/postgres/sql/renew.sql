@@ -55,11 +55,21 @@ DECLARE
     kept uuid[];
     i integer;
 BEGIN
-    PERFORM {s}.check_isolation();
-    IF cardinality(names) > 1 THEN
-        -- In one order everywhere, so that two batches never wait for each other.
-        PERFORM 1 FROM {s}.lock l WHERE l.name = ANY (names) ORDER BY l.name FOR UPDATE;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
+    IF cardinality(names) = 1 THEN
+        UPDATE {s}.lock l SET ttl = greatest(ttls[1], least(l.expires - at, l.ttl)),
+            expires = at + greatest(ttls[1], least(l.expires - at, l.ttl))
+        WHERE l.name = names[1] AND l.holder = holders[1] AND l.lease IS NULL AND l.expires > at;
+        IF FOUND THEN
+            a.holder := holders[1]; a.code := 1;
+        ELSE
+            a := {s}.renew_one(names[1], holders[1], ttls[1], lives[1], stamps[1], my_keeper);
+        END IF;
+        RETURN NEXT a;
+        RETURN;
     END IF;
+    -- In one order everywhere, so that two batches never wait for each other.
+    PERFORM 1 FROM {s}.lock l WHERE l.name = ANY (names) ORDER BY l.name FOR UPDATE;
     WITH prolonged AS (
         UPDATE {s}.lock l SET ttl = greatest(x.ttl, least(l.expires - at, l.ttl)),
             expires = at + greatest(x.ttl, least(l.expires - at, l.ttl))
