@@ -1,6 +1,6 @@
 //! Benchmarks, each beside the raw floor in the same run: interleaved rounds, medians, ratios.
 //!
-//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql|etcd]`; without a name, all of them.
+//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql|etcd|postgres]`; without a name, all of them.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to report")]
 
@@ -9,6 +9,7 @@ mod handover;
 mod measure;
 mod memory;
 mod mysql;
+mod postgres;
 mod redis;
 mod renew;
 mod sqlite;
@@ -21,9 +22,12 @@ fn main() {
         ["renew", store] => renew::hold(store),
         ["redis", part] => redis::part(part),
         ["etcd", part] => etcd::part(part),
+        ["postgres", part] => postgres::part(part),
         [] => {
             header();
-            for part in [memory::run, sqlite::run, handover::run, renew::run, redis::run, mysql::run, etcd::run] {
+            for part in
+                [memory::run, sqlite::run, handover::run, renew::run, redis::run, mysql::run, etcd::run, postgres::run]
+            {
                 part();
             }
         }
@@ -34,7 +38,8 @@ fn main() {
         ["redis"] => redis::run(),
         ["mysql"] => mysql::run(),
         ["etcd"] => etcd::run(),
-        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|mysql|etcd]"),
+        ["postgres"] => postgres::run(),
+        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|mysql|etcd|postgres]"),
     }
 }
 

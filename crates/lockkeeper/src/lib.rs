@@ -23,6 +23,7 @@
 //! | memory | `memory:[NAME]` | always on | one process | max(previous + 1, wall clock µs) |
 //! | SQLite | `sqlite:PATH` | `sqlite` | one machine | max(previous + 1, wall clock µs) |
 //! | Redis, Valkey | `redis://HOST` | `redis` | many machines | max(previous + 1, server clock µs) |
+//! | PostgreSQL | `postgres://HOST/DATABASE` | `postgres` | many machines | max(previous + 1, server clock µs) |
 //! | Redlock | `redlock://HOST,HOST,HOST` | `redlock` | many machines | proposed, confirmed by a majority |
 //! | etcd | `etcd://HOST,HOST,HOST` | `etcd` | many machines | revision |
 //!
@@ -52,6 +53,8 @@ pub mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod token;
+#[cfg(any(feature = "postgres", feature = "transaction-tokio-postgres-0_7"))]
+pub mod transaction;
 mod url;
 
 pub use engine::Leftover;

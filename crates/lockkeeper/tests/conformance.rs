@@ -49,6 +49,16 @@ conformance_suite!(etcd, etcd_servers::Single::new());
 #[cfg(feature = "etcd")]
 conformance_suite!(etcd_cluster, etcd_servers::Cluster);
 
+#[cfg(feature = "postgres")]
+conformance_suite!(postgres, postgres_servers::Single::new(""));
+#[cfg(feature = "postgres")]
+conformance_suite!(postgres_advisory, postgres_servers::Single::new("?mode=advisory"));
+#[cfg(feature = "postgres")]
+conformance_suite!(postgres_pooled, postgres_servers::Pooled);
+
+#[cfg(feature = "postgres")]
+conformance_suite!(postgres_shedlock, postgres_servers::Single::new("?layout=shedlock"));
+
 /// What every store that is built in leaves out. One line for each suite above.
 async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
     Vec::from([
@@ -63,6 +73,12 @@ async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
         ("redis with layout=python-redis-lock", redis_python_redis_lock::skips().await),
         #[cfg(feature = "redlock")]
         ("redlock", redlock::skips().await),
+        #[cfg(feature = "postgres")]
+        ("postgres", postgres::skips().await),
+        #[cfg(feature = "postgres")]
+        ("postgres_advisory", postgres_advisory::skips().await),
+        #[cfg(feature = "postgres")]
+        ("postgres_shedlock", postgres_shedlock::skips().await),
         #[cfg(feature = "mysql")]
         ("mysql", mysql::skips().await),
         #[cfg(feature = "mysql")]
@@ -298,6 +314,99 @@ mod etcd_servers {
     impl Subject for Cluster {
         async fn open(&self) -> Arc<dyn Store> {
             connect(&SHARED).await
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod postgres_servers {
+    use lockkeeper::Store;
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::postgres::PostgresStore;
+    use lockkeeper::stores::postgres::advisory::AdvisoryStore;
+    use lockkeeper::stores::postgres::shedlock::ShedLockStore;
+    use std::sync::{Arc, Condvar, LazyLock, Mutex};
+    use testkit::{PgBouncer, PostgresServer};
+
+    /// One server for all cases: a start takes longer than most of them. It is restarted when every case that runs has
+    /// asked for that; until then no further case begins.
+    struct Shared {
+        server: PostgresServer,
+        running: u32,
+        asking: u32,
+        restarts: u64,
+    }
+
+    static SHARED: LazyLock<Mutex<Shared>> = LazyLock::new(|| {
+        let server = PostgresServer::with(&["max_connections=400"]);
+        server.end_with_us();
+        Mutex::new(Shared { server, running: 0, asking: 0, restarts: 0 })
+    });
+    static CHANGED: Condvar = Condvar::new();
+
+    /// One of the kinds of lock on that server: what the URL adds.
+    pub(crate) struct Single(&'static str);
+
+    impl Single {
+        pub(crate) fn new(kind: &'static str) -> Self {
+            let mut shared = SHARED.lock().expect("no case panics here");
+            while shared.asking > 0 {
+                shared = CHANGED.wait(shared).expect("no case panics here");
+            }
+            shared.running += 1;
+            Self(kind)
+        }
+    }
+
+    impl Drop for Single {
+        fn drop(&mut self) {
+            SHARED.lock().expect("no case panics here").running -= 1;
+            CHANGED.notify_all();
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for Single {
+        async fn open(&self) -> Arc<dyn Store> {
+            let url = SHARED.lock().expect("no case panics here").server.url() + self.0;
+            match self.0 {
+                "?mode=advisory" => Arc::new(AdvisoryStore::connect(&url).await.expect("connected")),
+                "?layout=shedlock" => Arc::new(ShedLockStore::connect(&url).await.expect("connected")),
+                _ => Arc::new(PostgresStore::connect(&url).await.expect("connected")),
+            }
+        }
+
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {
+                let mut shared = SHARED.lock().expect("no case panics here");
+                shared.asking += 1;
+                CHANGED.notify_all();
+                let before = shared.restarts;
+                while shared.restarts == before {
+                    if shared.asking == shared.running {
+                        shared.server.kill();
+                        shared.server.start();
+                        shared.restarts += 1;
+                        CHANGED.notify_all();
+                    } else {
+                        shared = CHANGED.wait(shared).expect("no case panics here");
+                    }
+                }
+                shared.asking -= 1;
+                CHANGED.notify_all();
+            }))
+        }
+    }
+
+    /// Behind a pooler with few connections to a server of its own.
+    pub(crate) struct Pooled;
+
+    static POOLED: LazyLock<String> = LazyLock::new(|| PgBouncer::new(PostgresServer::new().share(), 8).share().url());
+
+    #[async_trait::async_trait]
+    impl Subject for Pooled {
+        async fn open(&self) -> Arc<dyn Store> {
+            Arc::new(PostgresStore::connect(&POOLED).await.expect("connected"))
         }
     }
 }

@@ -15,7 +15,7 @@ mod temp;
 pub use certificates::{Certificates, certificates};
 pub use etcd::{EtcdCluster, EtcdServer};
 pub use mariadb::MariaDbServer;
-pub use postgres::PostgresServer;
+pub use postgres::{PgBouncer, PgPair, PostgresServer};
 pub use process::{Ended, Proc};
 pub use proxy::Proxy;
 pub use pty::Pty;

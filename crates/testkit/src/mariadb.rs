@@ -1,7 +1,7 @@
 //! A real MariaDB server on a free loopback port.
 
 use crate::certificates;
-use crate::redis::{CLOCK, SHIM, clock_shim, end_with_us, step_clock};
+use crate::redis::{end_with_us, make_clock, step_clock, use_clock};
 use crate::{Proc, SOON, Signal, TempDir, eventually, free_port};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ impl MariaDbServer {
     /// Starts one whose clock can be stepped.
     pub fn with_clock() -> Self {
         let dir = TempDir::new();
-        clock_shim(&dir);
+        make_clock(&dir);
         Self::begin(Vec::new(), dir)
     }
 
@@ -104,10 +104,7 @@ impl MariaDbServer {
             command.arg("--user=mysql");
         }
         command.args(&self.options);
-        let clock = self.dir.join(CLOCK);
-        if clock.exists() {
-            command.env("LD_PRELOAD", self.dir.join(SHIM)).env("CLOCK_OFFSET_FILE", clock);
-        }
+        use_clock(&self.dir, &mut command);
         self.process = Some(Proc::start(&mut command));
         let end = Instant::now() + SOON;
         while Instant::now() < end {

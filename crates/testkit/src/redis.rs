@@ -20,10 +20,35 @@ pub struct RedisServer {
 }
 
 /// The file that says how far a server's clock is off.
-pub(crate) const CLOCK: &str = "clock";
+const CLOCK: &str = "clock";
 
 /// What makes it so.
-pub(crate) const SHIM: &str = "clock_shim.so";
+const SHIM: &str = "clock_shim.so";
+
+/// Makes a clock that can be stepped, in the directory of the server that is to use it.
+pub(crate) fn make_clock(dir: &TempDir) {
+    std::fs::write(dir.join(CLOCK), [0; 8]).expect("the directory is ours");
+    let source = dir.write("clock_shim.c", include_str!("clock_shim.c"));
+    let mut compile = Command::new("cc");
+    let made = compile.args(["-shared", "-fPIC", "-O1", "-o"]).arg(dir.join(SHIM)).arg(source).status();
+    assert!(made.is_ok_and(|status| status.success()), "cc makes the clock's shim: apt-get install gcc libc6-dev");
+}
+
+/// Sets the clock in a directory off by so many seconds from the real one.
+pub(crate) fn step_clock(dir: &TempDir, seconds: i64) {
+    // In place: the server has the file mapped.
+    let file = std::fs::OpenOptions::new().write(true).open(dir.join(CLOCK));
+    let written = file.and_then(|mut file| file.write_all(&(seconds * 1_000_000).to_ne_bytes()));
+    written.expect("the server has a clock of its own");
+}
+
+/// Starts a command on the clock of its directory, if there is one.
+pub(crate) fn use_clock(dir: &TempDir, command: &mut Command) {
+    let clock = dir.join(CLOCK);
+    if clock.exists() {
+        command.env("LD_PRELOAD", dir.join(SHIM)).env("CLOCK_OFFSET_FILE", clock);
+    }
+}
 
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
@@ -70,7 +95,7 @@ impl RedisServer {
     /// Starts one whose clock can be stepped.
     pub fn with_clock() -> Self {
         let dir = TempDir::new();
-        clock_shim(&dir);
+        make_clock(&dir);
         Self::begin(Vec::new(), dir, false)
     }
 
@@ -102,10 +127,7 @@ impl RedisServer {
         let mut command = program("redis-server");
         command.current_dir(self.dir.path()).args(["--bind", "127.0.0.1", "--save", "", "--dir"]).arg(self.dir.path());
         command.args([if self.tls { "--tls-port" } else { "--port" }, &self.port.to_string()]);
-        let clock = self.dir.join(CLOCK);
-        if clock.exists() {
-            command.env("LD_PRELOAD", self.dir.join(SHIM)).env("CLOCK_OFFSET_FILE", clock);
-        }
+        use_clock(&self.dir, &mut command);
         self.process = Some(Proc::start(command.args(&self.options)));
         let end = Instant::now() + SOON;
         while Instant::now() < end {
@@ -207,22 +229,6 @@ pub(crate) fn cli(port: u16, login: &[String], args: &[&str]) -> String {
     let output = command.stdin(Stdio::null()).output().expect("redis-cli runs");
     assert!(output.status.success(), "redis-cli {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
-}
-
-/// Makes what steps the clock of a process that is started with it.
-pub(crate) fn clock_shim(dir: &TempDir) {
-    std::fs::write(dir.join(CLOCK), [0; 8]).expect("the directory is ours");
-    let source = dir.write("clock_shim.c", include_str!("clock_shim.c"));
-    let mut compile = Command::new("cc");
-    let made = compile.args(["-shared", "-fPIC", "-O1", "-o"]).arg(dir.join(SHIM)).arg(source).status();
-    assert!(made.is_ok_and(|status| status.success()), "cc makes the clock's shim: apt-get install gcc libc6-dev");
-}
-
-pub(crate) fn step_clock(dir: &TempDir, seconds: i64) {
-    // In place: the server has the file mapped.
-    let file = std::fs::OpenOptions::new().write(true).open(dir.join(CLOCK));
-    let written = file.and_then(|mut file| file.write_all(&(seconds * 1_000_000).to_ne_bytes()));
-    written.expect("the server has a clock of its own");
 }
 
 /// Waits until something listens on a loopback port.
