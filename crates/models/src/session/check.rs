@@ -1,10 +1,12 @@
 //! The steps that are possible, and what must hold after each.
 
-use super::{Action, Id, Keeper, Life, Message, Role, Said, Server, Sessions, State, TTL};
+use super::{Action, Call, Id, Keeper, Life, Message, Role, Said, Server, Sessions, State, TTL, Variant};
 use lockkeeper::Mode;
+use lockkeeper::clock::Stamp;
 use lockkeeper::machine::hold;
 use lockkeeper::machine::queue::{Input, Queue, Task};
 use stateright::{Model, Property};
+use std::time::Duration;
 
 impl Model for Sessions {
     type State = State;
@@ -13,15 +15,17 @@ impl Model for Sessions {
     fn init_states(&self) -> Vec<State> {
         let mut state = State {
             time: 0,
+            now: Stamp::default().after(TTL),
             server: Server::default(),
             keepers: Vec::new(),
             network: Vec::new(),
             losses: 0,
             cancels: 0,
-            operator: 0,
+            revokes: 0,
+            removals: 0,
             taken: Vec::new(),
         };
-        let now = state.now();
+        let now = state.now;
         for (k, tasks) in (0u8..).zip(&self.tasks) {
             state.server.sessions.push((k, 0, now.after(TTL)));
             state.keepers.push(Keeper {
@@ -39,7 +43,7 @@ impl Model for Sessions {
     }
 
     fn actions(&self, s: &State, actions: &mut Vec<Action>) {
-        if s.time < self.time {
+        if usize::from(s.time) < self.steps.len() {
             actions.push(Action::Tick);
         }
         for (k, keeper) in (0u8..).zip(&s.keepers) {
@@ -56,18 +60,23 @@ impl Model for Sessions {
             actions.extend(self.upkeep(s, k).map(|call| Action::Upkeep(k, call)));
         }
         for &(keeper, session, until) in &s.server.sessions {
-            if until <= s.now() {
+            if until <= s.now {
                 actions.push(Action::Expire(keeper, session));
             }
         }
-        if s.operator < self.operator {
+        if s.revokes < self.revokes {
             actions.extend(s.server.sessions.iter().map(|(keeper, session, _)| Action::Revoke(*keeper, *session)));
+        }
+        if s.removals < self.removals {
             actions.extend(s.server.line.iter().map(|node| Action::Remove(node.id)));
         }
         let mut last = None;
         for &message in &s.network {
             if last.replace(message) != Some(message) {
                 actions.push(Action::Deliver(message));
+                if self.variant == Variant::OneMember && matches!(message, Message::Ask(_, Call::KeepAlive, _)) {
+                    actions.push(Action::Mislead(message));
+                }
                 if s.losses < self.losses {
                     actions.push(Action::Lose(message));
                 }
@@ -79,6 +88,7 @@ impl Model for Sessions {
         let mut s = last.clone();
         match action {
             Action::Tick => {
+                s.now = s.now.after(Duration::from_millis(self.steps[usize::from(s.time)]));
                 s.time += 1;
                 (0..self.tasks.len() as u8).for_each(|k| self.wake(&mut s, k));
             }
@@ -101,22 +111,25 @@ impl Model for Sessions {
                 s.tell(told);
             }
             Action::Revoke(keeper, session) => {
-                s.operator += 1;
+                s.revokes += 1;
                 s.take(|id| (id.keeper, id.session) == (keeper, session));
                 let told = s.server.end(keeper, session);
                 s.tell(told);
             }
             Action::Remove(id) => {
-                s.operator += 1;
+                s.removals += 1;
                 s.take(|other| other == id);
                 let told = s.server.delete(id);
                 s.tell(told);
             }
-            Action::Deliver(message) | Action::Lose(message) => {
+            Action::Deliver(message) | Action::Mislead(message) | Action::Lose(message) => {
                 let at = s.network.iter().position(|m| *m == message)?;
                 s.network.remove(at);
                 match message {
                     _ if matches!(action, Action::Lose(_)) => s.losses += 1,
+                    Message::Ask(id, _, stamp) if matches!(action, Action::Mislead(_)) => {
+                        s.send(Message::Answer(id, stamp, Said::Alive(true)));
+                    }
                     Message::Ask(id, call, stamp) => self.at_server(&mut s, id, call, stamp),
                     Message::Answer(id, stamp, said) => self.at_keeper(&mut s, id, stamp, said),
                     Message::Event(id, told) => self.hint(&mut s, id, told),
@@ -129,14 +142,14 @@ impl Model for Sessions {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
+            Property::always("only the line grants", |_, s: &State| {
+                s.believed().all(|id| s.server.turns.contains(&id))
+            }),
             // What an operator takes from its holder is only told, not prevented: that is what tokens are for.
             Property::always("one holder", |_, s: &State| s.believed().filter(|id| !s.taken.contains(id)).count() <= 1),
-            Property::always("only the line grants", |_, s: &State| {
-                s.believed().all(|id| s.server.grants.iter().any(|(granted, _)| *granted == id))
-            }),
             Property::always("tokens rise", |_, s: &State| s.server.grants.is_sorted_by(|(_, a), (_, b)| a < b)),
             Property::always("a loss is told at the deadline", |_, s: &State| {
-                let overdue = |role: Role| matches!(role, Role::Held(hold) if s.now() >= hold.deadline());
+                let overdue = |role: Role| matches!(role, Role::Held(hold) if s.now >= hold.deadline());
                 !s.keepers.iter().any(|k| k.claim.is_some_and(|(_, role)| overdue(role)))
             }),
             Property::always("no stall", |m: &Sessions, s: &State| {
@@ -186,6 +199,6 @@ impl Sessions {
     }
 
     fn sessions_end(&self) -> bool {
-        u64::from(self.time) >= TTL.as_secs() || self.operator > 0
+        self.steps.iter().sum::<u64>() >= 2000 || self.revokes > 0
     }
 }

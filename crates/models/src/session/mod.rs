@@ -1,18 +1,17 @@
-//! E: keepers with one session each, in line for one lock whose keys live as long as their sessions (etcd, ZooKeeper,
-//! Consul). Sessions end at the server by its clock, whatever keepers believe, and operators end sessions and delete keys.
+//! E: keepers with one session each, in line for one lock whose keys live as long as their sessions (etcd, ZooKeeper).
+//! Sessions end at the server by its clock, whatever keepers believe, and operators end sessions and delete keys.
 //! Messages are delayed, lost and reordered.
 //!
 //! A release is sent once here: what it leaves on a living session only the sweep ends. The timers of upkeep are not
 //! modelled one by one: what they would find is asked for when there is something to find and nothing under way.
 
 mod check;
+mod keeper;
 mod server;
 
-use lockkeeper::Token;
 use lockkeeper::clock::Stamp;
-use lockkeeper::machine::hold::{self, Hold, Phase, deadline};
-use lockkeeper::machine::queue::{self, Queue};
-use lockkeeper::store::{Grant, LossReason};
+use lockkeeper::machine::hold::{Hold, Phase, deadline};
+use lockkeeper::machine::queue::Queue;
 pub use server::{Id, Node, Said, Server, Told};
 use std::time::Duration;
 
@@ -25,6 +24,8 @@ pub enum Variant {
     TokenAtCreation,
     /// A turn has come when nobody is before the claim, whether or not its own key is still there.
     NoRecheck,
+    /// A grant is taken without a look at the clock: its lease may be over.
+    LateGrant,
     /// The end of the key right before it is the grant.
     GrantedByEvent,
     /// Keys that no claim owns are left alone.
@@ -35,6 +36,8 @@ pub enum Variant {
     PredecessorOnly,
     /// The lease counts from when the keep-alive's answer was received.
     FromReceipt,
+    /// A keep-alive counts when one member says so, also one that the others have left behind.
+    OneMember,
     /// A grant counts from the call that found it, though that did not prolong the session.
     GrantFromLook,
     /// The token is the key's number in a directory that begins anew when it was empty.
@@ -48,19 +51,21 @@ pub struct Sessions {
     pub variant: Variant,
     /// How many tasks each keeper has.
     pub tasks: Vec<u8>,
-    /// How many seconds pass.
-    pub time: u8,
+    /// The steps of the clock in milliseconds. A session lives for two seconds.
+    pub steps: Vec<u64>,
     /// Keep-alives per keeper, beside those that have something to find.
     pub upkeep: u8,
     /// How many messages may be lost.
     pub losses: u8,
     /// How many tasks may give up.
     pub cancels: u8,
-    /// How many sessions or keys an operator ends.
-    pub operator: u8,
+    /// How many sessions an operator ends.
+    pub revokes: u8,
+    /// How many keys an operator deletes.
+    pub removals: u8,
 }
 
-const TTL: Duration = Duration::from_secs(3);
+const TTL: Duration = Duration::from_secs(2);
 
 /// A task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -129,13 +134,16 @@ pub enum Message {
 /// One state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
+    /// How many steps the clock has made, and what it says.
     time: u8,
+    now: Stamp,
     server: Server,
     keepers: Vec<Keeper>,
     network: Vec<Message>,
     losses: u8,
     cancels: u8,
-    operator: u8,
+    revokes: u8,
+    removals: u8,
     /// What an operator took from its holder.
     taken: Vec<Id>,
 }
@@ -143,7 +151,7 @@ pub struct State {
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A second passes.
+    /// The clock moves on.
     Tick,
     /// A task of a keeper arrives.
     Start(u8),
@@ -161,6 +169,8 @@ pub enum Action {
     Remove(Id),
     /// A message arrives.
     Deliver(Message),
+    /// A member that the others have left behind answers a keep-alive; nothing comes of it.
+    Mislead(Message),
     /// A message is lost.
     Lose(Message),
 }
@@ -173,10 +183,6 @@ impl Action {
 }
 
 impl State {
-    fn now(&self) -> Stamp {
-        Stamp::default().after(Duration::from_secs(1 + u64::from(self.time)))
-    }
-
     fn keeper(&mut self, k: u8) -> &mut Keeper {
         &mut self.keepers[usize::from(k)]
     }
@@ -194,7 +200,7 @@ impl State {
     }
 
     fn ask(&mut self, k: u8, call: Call, key: Option<u8>) {
-        let now = self.now();
+        let now = self.now;
         if call == Call::KeepAlive {
             self.keeper(k).sent = now;
         }
@@ -206,13 +212,13 @@ impl State {
     }
 
     fn is_fresh(&self, k: u8) -> bool {
-        self.now() < deadline(self.keepers[usize::from(k)].acked, TTL)
+        self.now < deadline(self.keepers[usize::from(k)].acked, TTL)
     }
 
     /// The claims whose keepers believe that they hold.
     fn believed(&self) -> impl Iterator<Item = Id> + '_ {
         (0u8..).zip(&self.keepers).filter_map(|(k, keeper)| match keeper.claim {
-            Some((_, Role::Held(hold))) if !matches!(hold.phase(), Phase::Lost(_)) && self.now() < hold.deadline() => {
+            Some((_, Role::Held(hold))) if !matches!(hold.phase(), Phase::Lost(_)) && self.now < hold.deadline() => {
                 Some(self.id(k, None))
             }
             _ => None,
@@ -237,212 +243,5 @@ impl State {
                 }
             }
         });
-    }
-}
-
-impl Sessions {
-    /// One step of the queue, and what follows from it.
-    fn step(&self, s: &mut State, k: u8, input: queue::Input) {
-        let fresh = u64::from(s.keeper(k).keys + 1);
-        for output in s.keeper(k).queue.step(input, fresh) {
-            match output {
-                queue::Output::Try { claim, .. } => {
-                    let keeper = s.keeper(k);
-                    keeper.keys = keeper.keys.max(claim as u8);
-                    keeper.claim = Some((claim as u8, Role::Trying));
-                    let call = if s.is_fresh(k) { Call::Create } else { Call::KeepAlive };
-                    s.ask(k, call, None);
-                }
-                queue::Output::Grant { task, .. } => {
-                    s.keeper(k).tasks[task as usize] = Life::Has;
-                    self.step(s, k, queue::Input::Taken(task));
-                }
-                queue::Output::Drop(claim) => {
-                    s.keeper(k).claim.take_if(|(key, _)| u64::from(*key) == claim);
-                    s.ask(k, Call::Delete, Some(claim as u8));
-                }
-                queue::Output::Busy(_) => {}
-            }
-        }
-    }
-
-    /// The claim is not in the store any more.
-    fn gone(&self, s: &mut State, k: u8) {
-        match s.keeper(k).claim {
-            Some((_, Role::Held(_))) => self.hold(s, k, hold::Input::Gone(LossReason::Gone)),
-            Some((key, _)) => {
-                s.keeper(k).claim = None;
-                self.step(s, k, queue::Input::Answer(key.into(), queue::Answer::Gone));
-            }
-            None => {}
-        }
-    }
-
-    fn granted(&self, s: &mut State, k: u8, token: u64, called: Stamp) {
-        let now = s.now();
-        let keeper = s.keeper(k);
-        let Some((key, _)) = keeper.claim else { return };
-        let stamp = if self.variant == Variant::GrantFromLook { called } else { keeper.acked };
-        let grant = Grant { token: Token::new(token).expect("a small token"), stamp, lease: TTL };
-        let hold = Hold::new(&grant, TTL, None);
-        if hold.deadline() <= now {
-            // Too late to be worth anything.
-            s.ask(k, Call::Delete, None);
-            return self.gone(s, k);
-        }
-        keeper.claim = Some((key, Role::Held(hold)));
-        self.step(s, k, queue::Input::Answer(key.into(), queue::Answer::Granted));
-    }
-
-    fn hold(&self, s: &mut State, k: u8, input: hold::Input) {
-        let (now, most) = (s.now(), self.upkeep);
-        let keeper = s.keeper(k);
-        let Some((key, Role::Held(hold))) = &mut keeper.claim else { return };
-        let key = *key;
-        let outputs = hold.step(now, input);
-        let renew = outputs.iter().any(|o| matches!(o, hold::Output::Renew { .. }));
-        if renew && keeper.upkeep == most {
-            hold.step(now, hold::Input::Failed);
-        }
-        let over = matches!(hold.phase(), Phase::Lost(_));
-        if renew && keeper.upkeep < most {
-            keeper.upkeep += 1;
-            s.ask(k, Call::KeepAlive, None);
-        }
-        if outputs.contains(&hold::Output::Release) {
-            s.ask(k, Call::Delete, None);
-        }
-        if over {
-            let keeper = s.keeper(k);
-            keeper.claim = None;
-            keeper.tasks.iter_mut().filter(|t| **t == Life::Has).for_each(|t| *t = Life::Over);
-            self.step(s, k, queue::Input::Ended(key.into()));
-        }
-    }
-
-    /// What the keeper's thread does when it looks at the clock.
-    fn wake(&self, s: &mut State, k: u8) {
-        let now = s.now();
-        let keeper = s.keeper(k);
-        match &keeper.claim {
-            Some((_, Role::Held(hold))) if hold.wake_at().is_some_and(|at| at <= now) => {
-                self.hold(s, k, hold::Input::Tick);
-            }
-            Some((_, Role::Waiting(_))) if keeper.sent.after(TTL / 3) <= now && keeper.upkeep < self.upkeep => {
-                keeper.upkeep += 1;
-                s.ask(k, Call::KeepAlive, None);
-            }
-            _ => {}
-        }
-    }
-
-    /// What the keeper's timers would ask, if it brings anything new.
-    fn upkeep(&self, s: &State, k: u8) -> Option<Call> {
-        let keeper = &s.keepers[usize::from(k)];
-        let id = s.id(k, None);
-        let whose = |m: &Message| match m {
-            Message::Ask(id, ..) | Message::Answer(id, ..) | Message::Event(id, _) => id.keeper,
-        };
-        if s.network.iter().any(|m| whose(m) == k) {
-            return None;
-        }
-        let call = match keeper.claim.map(|(_, role)| role) {
-            None => None,
-            Some(Role::Trying) if s.is_fresh(k) => Some(Call::Create),
-            Some(Role::Trying) => Some(Call::KeepAlive),
-            Some(Role::Waiting(created)) => match s.server.clone().look(id, created, self.variant) {
-                Said::Waits(_) => None,
-                Said::NoSession => Some(Call::KeepAlive),
-                Said::Missing if self.variant == Variant::PredecessorOnly => None,
-                _ => Some(Call::Look(created)),
-            },
-            Some(Role::Held(_)) => {
-                let noticed = !s.server.has(id) && self.variant != Variant::PredecessorOnly;
-                (noticed || !s.server.is_alive(id)).then_some(Call::KeepAlive)
-            }
-        };
-        let left = match s.server.keys(id) {
-            Said::Keys(bits) => bits & !(1 << id.key),
-            _ => 0,
-        };
-        call.or((left != 0 && self.variant != Variant::NoSweep).then_some(Call::List))
-    }
-
-    fn at_server(&self, s: &mut State, id: Id, call: Call, stamp: Stamp) {
-        let said = match call {
-            Call::Create => s.server.create(id, self.variant),
-            Call::Look(created) => s.server.look(id, created, self.variant),
-            Call::KeepAlive => {
-                let until = s.now().after(TTL);
-                s.server.keep_alive(id, until)
-            }
-            Call::List => s.server.keys(id),
-            Call::Delete => {
-                let told = s.server.delete(id);
-                return s.tell(told);
-            }
-        };
-        s.send(Message::Answer(id, stamp, said));
-    }
-
-    fn at_keeper(&self, s: &mut State, id: Id, stamp: Stamp, said: Said) {
-        let (k, now) = (id.keeper, s.now());
-        let own = s.id(k, None);
-        let keeper = s.keeper(k);
-        if keeper.session != id.session {
-            return;
-        }
-        match (said, keeper.claim.map(|(_, role)| role)) {
-            (Said::NoSession, _) => {
-                keeper.session += 1;
-                (keeper.acked, keeper.sent) = (now, now);
-                let session = (k, keeper.session, now.after(TTL));
-                s.server.sessions.push(session);
-                s.server.sessions.sort_unstable();
-                self.gone(s, k);
-            }
-            (Said::Alive(there), role) => {
-                let stamp = if self.variant == Variant::FromReceipt { now } else { stamp };
-                keeper.acked = keeper.acked.max(stamp);
-                match role {
-                    Some(Role::Held(_)) if id != own => {}
-                    Some(Role::Held(_)) if there || self.variant == Variant::PredecessorOnly => {
-                        self.hold(s, k, hold::Input::Renewed { stamp, lease: TTL });
-                    }
-                    Some(Role::Held(_)) => self.gone(s, k),
-                    _ => {}
-                }
-            }
-            (Said::Keys(bits), _) => {
-                // A claim is known here before its key can be there, so what is in no claim now is a leftover.
-                let owned = if self.variant == Variant::SweepByOldList { id.key } else { own.key };
-                for key in (1..=keeper.keys).filter(|key| bits & (1 << key) != 0 && *key != owned) {
-                    s.ask(k, Call::Delete, Some(key));
-                }
-            }
-            (_, Some(role)) if id == own => match (said, role) {
-                (Said::Holds(token), Role::Trying | Role::Waiting(_)) => self.granted(s, k, token, stamp),
-                (Said::Waits(created), Role::Trying) => {
-                    keeper.claim = Some((id.key, Role::Waiting(created)));
-                    self.step(s, k, queue::Input::Answer(id.key.into(), queue::Answer::Held));
-                }
-                (Said::Missing, Role::Waiting(_)) => self.gone(s, k),
-                _ => {}
-            },
-            _ => {}
-        }
-    }
-
-    fn hint(&self, s: &mut State, id: Id, told: Told) {
-        let Some((_, role)) = s.keeper(id.keeper).claim.filter(|_| s.id(id.keeper, None) == id) else { return };
-        match (told, role) {
-            (Told::Gone, _) if self.variant != Variant::PredecessorOnly => self.gone(s, id.keeper),
-            (Told::Wake, Role::Waiting(_)) if self.variant == Variant::GrantedByEvent => {
-                let (token, now) = (s.server.revision, s.now());
-                self.granted(s, id.keeper, token, now);
-            }
-            (Told::Wake, Role::Waiting(created)) => s.ask(id.keeper, Call::Look(created), None),
-            _ => {}
-        }
     }
 }

@@ -24,6 +24,8 @@ pub struct Node {
     early: Option<u64>,
     /// The token it holds with, once its turn has come and it has taken it.
     pub(super) token: Option<u64>,
+    /// Who is told of its end, beside its owner.
+    watchers: Vec<Id>,
 }
 
 /// What a step at the server says.
@@ -63,6 +65,8 @@ pub struct Server {
     number: u64,
     /// Who was granted what, in order.
     pub(super) grants: Vec<(Id, u64)>,
+    /// Whose key has ever been the first.
+    pub(super) turns: Vec<Id>,
 }
 
 impl Server {
@@ -94,7 +98,8 @@ impl Server {
                 Variant::NumberAsToken => Some(self.number),
                 _ => None,
             };
-            self.line.push(Node { id, created: self.revision, early, token: None });
+            self.line.push(Node { id, created: self.revision, early, token: None, watchers: Vec::new() });
+            self.note_turn();
         }
         self.look(id, 0, variant)
     }
@@ -110,10 +115,15 @@ impl Server {
                 _ => Said::NoSession,
             };
         };
-        let node = &mut self.line[at];
-        if at > 0 {
-            return Said::Waits(node.created);
+        if let Some(before) = at.checked_sub(1) {
+            let watchers = &mut self.line[before].watchers;
+            if !watchers.contains(&id) {
+                watchers.push(id);
+                watchers.sort_unstable();
+            }
+            return Said::Waits(self.line[at].created);
         }
+        let node = &mut self.line[at];
         let token = *node.token.get_or_insert_with(|| {
             self.revision += u64::from(node.early.is_none() && node.created < self.revision);
             let token = node.early.unwrap_or(self.revision);
@@ -128,12 +138,18 @@ impl Server {
         if self.is_alive(id) { Said::Keys(own.fold(0, |bits, n| bits | 1 << n.id.key)) } else { Said::NoSession }
     }
 
+    fn note_turn(&mut self) {
+        let first = self.line.first().map(|node| node.id);
+        self.turns.extend(first.filter(|id| !self.turns.contains(id)));
+    }
+
     /// Removes a key; who is told what.
     pub(super) fn delete(&mut self, id: Id) -> Vec<(Id, Told)> {
         let Some(at) = self.line.iter().position(|node| node.id == id) else { return Vec::new() };
-        self.line.remove(at);
-        let next = self.line.get(at).map(|node| (node.id, Told::Wake));
-        [Some((id, Told::Gone)), next].into_iter().flatten().collect()
+        let node = self.line.remove(at);
+        self.note_turn();
+        let watchers = node.watchers.into_iter().map(|id| (id, Told::Wake));
+        watchers.chain([(id, Told::Gone)]).collect()
     }
 
     /// Ends a session and its keys; who is told what.
