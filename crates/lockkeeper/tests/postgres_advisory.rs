@@ -268,3 +268,14 @@ fn a_lock_outlives_the_runtime_it_was_taken_on() {
     });
     second.check().expect("held");
 }
+
+#[tokio::test]
+async fn a_native_key_is_what_the_server_computes() {
+    let server = PostgresServer::new();
+    for name in ["x", "orders/42", "Gerät", r"a\b"] {
+        let text = format!(
+            "SELECT ('x' || encode(substr(sha256(convert_to('{name}', 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint"
+        );
+        assert_eq!(KeyRule::Native.key(name).expect("a key").to_string(), server.sql(&text), "{name}");
+    }
+}

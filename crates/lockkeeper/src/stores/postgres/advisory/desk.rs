@@ -3,6 +3,7 @@
 //! out together afterwards, in one statement for all that is taken and one for all that is given back. A call whose
 //! caller has gone is finished all the same, so nothing is ever held that is not known here.
 
+use super::holdings::{Holdings, is_shared};
 use super::session::{Entry, Fault, Session};
 use crate::error::{Error, Result};
 use crate::name::LockName;
@@ -12,16 +13,12 @@ use crate::stores::postgres::statements::Op;
 use crate::stores::postgres::values::{Answer, odd};
 use crate::token::{HolderId, Token};
 use crate::transaction::postgres::{Key, KeyRule};
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// The most claims that are gathered into one statement.
 const GATHER: usize = 500;
-
-/// How many claims that ended without their holder's doing are remembered.
-const REMEMBERED: usize = 10_000;
 
 /// From how many on one event tells of all losses: each that names its claim is looked for among all.
 const MANY: usize = 500;
@@ -54,17 +51,6 @@ pub(super) enum Outcome {
     Released(bool),
 }
 
-/// A lock that the session holds for one claim.
-#[derive(Clone, Debug)]
-struct Own {
-    name: LockName,
-    holder: HolderId,
-    shared: bool,
-    token: Token,
-    since: SystemTime,
-    note: Arc<Note>,
-}
-
 /// Which claim of which order.
 type At = (usize, usize);
 type Slots = Vec<Vec<Option<Result<Outcome>>>>;
@@ -78,28 +64,22 @@ pub(super) struct Desk {
     session: Option<Session>,
     /// A session that ended without our doing: the server may not know yet.
     earlier: Option<HolderId>,
-    own: HashMap<Key, Vec<Own>>,
-    ended: VecDeque<(HolderId, LossReason)>,
+    held: Holdings,
     down: Option<(Instant, Error, u32)>,
     clean_at: Instant,
-}
-
-fn is_shared(claim: &Claim) -> bool {
-    claim.mode == Mode::Shared
 }
 
 impl Desk {
     pub(super) fn new(links: Links, rule: KeyRule, events: mpsc::UnboundedSender<Event>) -> Self {
         // Not all at once after a start of many processes.
         let clean_at = Instant::now() + CLEAN_EVERY.mul_f64(fastrand::f64());
-        let (own, ended) = (HashMap::new(), VecDeque::new());
-        Self { links, rule, events, session: None, earlier: None, own, ended, down: None, clean_at }
+        Self { links, rule, events, session: None, earlier: None, held: Holdings::default(), down: None, clean_at }
     }
 
     /// Serves orders until nobody can give any.
     pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         loop {
-            let idle = self.own.is_empty() && self.has_rest_to_do();
+            let idle = self.held.own.is_empty() && self.has_rest_to_do();
             let told = async {
                 match &mut self.session {
                     Some(session) => session.notes.recv().await,
@@ -162,8 +142,8 @@ impl Desk {
             take.iter().chain(free).chain(ping).for_each(|at| slots[at.0][at.1] = Some(Err(error.clone())));
             return plan.later;
         }
-        let takes: Vec<Entry<'_>> = take.iter().map(|at| self.entry(claim(at), false)).collect();
-        let frees: Vec<Entry<'_>> = free.iter().map(|at| self.entry(claim(at), true)).collect();
+        let takes: Vec<Entry<'_>> = take.iter().map(|at| self.held.entry(claim(at), false)).collect();
+        let frees: Vec<Entry<'_>> = free.iter().map(|at| self.held.entry(claim(at), true)).collect();
         let notes: Vec<&Note> = take.iter().map(|at| &*claim(at).1.note).collect();
         let longest = take.iter().map(|at| claim(at).1.ttl).max();
         let exchanged = self.exchange(&takes, &frees, &notes, longest, !ping.is_empty()).await;
@@ -182,15 +162,15 @@ impl Desk {
         };
         for (i, at) in take.iter().enumerate() {
             let answer = taken.as_ref().map(|answers| answers[i].clone()).map_err(Clone::clone);
-            slots[at.0][at.1] = Some(answer.and_then(|answer| self.taken(claim(at), answer)));
+            slots[at.0][at.1] = Some(answer.and_then(|answer| self.held.taken(claim(at), answer)));
         }
         for (i, at) in free.iter().enumerate() {
             let answer = freed.as_ref().map(|answers| answers[i].code == 1).map_err(Clone::clone);
-            slots[at.0][at.1] = Some(answer.map(|held| self.freed(claim(at), held)));
+            slots[at.0][at.1] = Some(answer.map(|held| self.held.freed(claim(at), held)));
         }
         for at in ping {
             let (key, claim) = claim(at);
-            let answer = alive.clone().map(|()| match self.find(*key, claim.holder) {
+            let answer = alive.clone().map(|()| match self.held.find(*key, claim.holder) {
                 Some(own) if batch[at.0].op == Op::Acquire => Outcome::Granted(own.token),
                 Some(_) => Outcome::Renewed,
                 None => Outcome::Lost(LossReason::Gone),
@@ -206,13 +186,13 @@ impl Desk {
         let mut busy: HashSet<Key> = HashSet::with_capacity(left.len());
         for &at in left {
             let (key, claim) = &batch[at.0].claims[at.1];
-            let own = self.find(*key, claim.holder);
+            let own = self.held.find(*key, claim.holder);
             let answer = match batch[at.0].op {
                 Op::Renew if own.is_some() => {
                     plan.ping.push(at);
                     continue;
                 }
-                Op::Renew => Ok(Outcome::Lost(self.reason(claim.holder))),
+                Op::Renew => Ok(Outcome::Lost(self.held.reason(claim.holder))),
                 _ if busy.contains(key) => {
                     plan.later.push(at);
                     continue;
@@ -223,7 +203,7 @@ impl Desk {
                     continue;
                 }
                 Op::Release => Ok(Outcome::Released(false)),
-                Op::Acquire => match self.own.get(key).and_then(|owns| owns.last()) {
+                Op::Acquire => match self.held.own.get(key).and_then(|owns| owns.last()) {
                     _ if matches!(claim.mode, Mode::Permit { .. }) => Err(no_permits()),
                     _ if own.is_some() => {
                         plan.ping.push(at);
@@ -240,21 +220,6 @@ impl Desk {
             slots[at.0][at.1] = Some(answer);
         }
         plan
-    }
-
-    fn find(&self, key: Key, holder: HolderId) -> Option<&Own> {
-        self.own.get(&key)?.iter().find(|own| own.holder == holder)
-    }
-
-    fn reason(&self, holder: HolderId) -> LossReason {
-        let ended = self.ended.iter().rev().find(|(ended, _)| *ended == holder);
-        ended.map_or(LossReason::Gone, |(_, reason)| *reason)
-    }
-
-    /// `held`: one of the holders is this claim itself.
-    fn entry<'a>(&self, (key, claim): &'a (Key, Claim), held: bool) -> Entry<'a> {
-        let others = self.own.get(key).map_or(0, Vec::len) - usize::from(held);
-        Entry { name: &claim.name, key: *key, shared: is_shared(claim), have: others > 0, holder: claim.holder }
     }
 
     /// Both statements and the ping in one write; an error here is the end of the session.
@@ -283,43 +248,6 @@ impl Desk {
             over(session.undo(&self.links, takes).await)??;
         }
         Ok((taken, freed, alive))
-    }
-
-    fn taken(&mut self, (key, claim): &(Key, Claim), answer: Answer) -> Result<Outcome> {
-        match answer.code {
-            1 => {
-                let token = answer.token()?;
-                self.own.entry(*key).or_default().push(Own {
-                    name: claim.name.clone(),
-                    holder: claim.holder,
-                    shared: is_shared(claim),
-                    token,
-                    since: SystemTime::now(),
-                    note: claim.note.clone(),
-                });
-                Ok(Outcome::Granted(token))
-            }
-            0 => Ok(Outcome::Held(answer.held())),
-            5 => Err(odd("that the tokens of this lock have reached their end (2^53): somebody wrote to its row")),
-            _ => Err(odd("an unknown code")),
-        }
-    }
-
-    fn freed(&mut self, (key, claim): &(Key, Claim), held: bool) -> Outcome {
-        if !held {
-            tracing::warn!(lock = %claim.name, "an advisory lock was released that the session did not hold any more");
-        }
-        self.remove(*key, claim.holder);
-        Outcome::Released(held)
-    }
-
-    fn remove(&mut self, key: Key, holder: HolderId) {
-        if let Some(owns) = self.own.get_mut(&key) {
-            owns.retain(|own| own.holder != holder);
-            if owns.is_empty() {
-                self.own.remove(&key);
-            }
-        }
     }
 
     /// Opens a session, if there is none.
@@ -355,12 +283,12 @@ impl Desk {
         let Some(session) = self.session.take() else { return };
         self.earlier = Some(session.id());
         drop(session);
-        let lost: Vec<HolderId> = self.own.drain().flat_map(|(_, owns)| owns).map(|own| own.holder).collect();
+        let lost: Vec<HolderId> = self.held.own.drain().flat_map(|(_, owns)| owns).map(|own| own.holder).collect();
         if !lost.is_empty() {
             tracing::warn!(locks = lost.len(), "the session that held advisory locks has ended");
         }
         for holder in &lost {
-            self.remember(*holder, LossReason::SessionEnded);
+            self.held.remember(*holder, LossReason::SessionEnded);
         }
         if lost.len() > MANY {
             let _ = self.events.send(Event::SessionLost);
@@ -372,13 +300,6 @@ impl Desk {
         }
     }
 
-    fn remember(&mut self, holder: HolderId, reason: LossReason) {
-        if self.ended.len() == REMEMBERED {
-            self.ended.pop_front();
-        }
-        self.ended.push_back((holder, reason));
-    }
-
     /// Somebody wants a lock broken: `token:name in hexadecimal`. Only our own session can let go of it.
     async fn asked_to_break(&mut self, text: &str) {
         let Some((token, name)) = text.split_once(':').and_then(|(t, n)| Some((t.parse::<u64>().ok()?, unhex(n)?)))
@@ -386,15 +307,15 @@ impl Desk {
             return;
         };
         let Ok(key) = self.rule.key_of(&name) else { return };
-        let owns = self.own.get(&key).cloned().unwrap_or_default();
+        let owns = self.held.own.get(&key).cloned().unwrap_or_default();
         for own in owns.into_iter().filter(|own| own.name == name && own.token.get() == token) {
             let Some(session) = &self.session else { return };
-            let have = self.own.get(&key).is_some_and(|owns| owns.len() > 1);
+            let have = self.held.own.get(&key).is_some_and(|owns| owns.len() > 1);
             let entry = Entry { name: &own.name, key, shared: own.shared, have, holder: own.holder };
             match session.free(&[entry], true).await {
                 Ok(_) => {
-                    self.remove(key, own.holder);
-                    self.remember(own.holder, LossReason::Broken);
+                    self.held.remove(key, own.holder);
+                    self.held.remember(own.holder, LossReason::Broken);
                     let _ = self.events.send(Event::Lost(own.holder, LossReason::Broken));
                 }
                 Err(Fault::Over(_)) => self.end(),
@@ -436,12 +357,6 @@ struct Plan {
     /// The session has to show that it lives.
     ping: Vec<At>,
     later: Vec<At>,
-}
-
-impl Own {
-    fn held(&self) -> Held {
-        Held { holder: Some((*self.note).clone()), token: Some(self.token), since: Some(self.since), ..Held::default() }
-    }
 }
 
 /// The end of the session as an error; what the server refused, inside.

@@ -15,6 +15,7 @@
 //! **Guarantee**: `Primary`. A failover forgets session locks, all at once; tokens rise all the same.
 
 mod desk;
+mod holdings;
 mod people;
 mod session;
 
