@@ -3,7 +3,7 @@
 use super::core::{ASK_LIMIT, Core, Lease, News, Seat, Watch, limit};
 use super::error::Fault;
 use super::keys::{self, Keys, note_text, token};
-use super::line::{COUNTED, Line, few, reads};
+use super::line::{self, COUNTED, Line, few, reads};
 use super::proto::{Compare, KeyValue, Op, Range, Txn};
 use crate::error::{Error, Result};
 use crate::store::{Attempt, Claim, Held, LossReason, Mode};
@@ -122,13 +122,23 @@ impl Core {
         };
         free.push(Compare::absent(&tomb));
         let put = Op::put(&own[..], note_text(&claim.note), lease);
-        let otherwise = if claim.queue {
-            let mut then = vec![put.clone()];
-            then.extend(reads(keys, claim.mode, own, &tomb, 0));
-            let compare = vec![Compare::absent(own), Compare::absent(&tomb)];
-            vec![Txn { compare, then, otherwise: few(keys, own, &tomb) }.into()]
-        } else {
-            few(keys, own, &tomb)
+        // What comes after the put travels to every member and is needed only by those who are refused: as little as can
+        // be for a claim that asks for the first time.
+        let again = seat.unanswered > 1;
+        let otherwise = match (claim.queue, again) {
+            (false, false) => vec![line::first(keys)],
+            (true, false) => {
+                let mut then = vec![put.clone()];
+                then.extend(line::joining(keys, claim.mode));
+                vec![Txn { compare: vec![Compare::absent(&tomb)], then, otherwise: Vec::new() }.into()]
+            }
+            (false, true) => few(keys, own, &tomb),
+            (true, true) => {
+                let mut then = vec![put.clone()];
+                then.extend(reads(keys, claim.mode, own, &tomb, 0));
+                let compare = vec![Compare::absent(own), Compare::absent(&tomb)];
+                vec![Txn { compare, then, otherwise: few(keys, own, &tomb) }.into()]
+            }
         };
         let mut answer = self.rpc.txn(Txn { compare: free, then: vec![put], otherwise }, limit(claim.ttl)).await?;
         let revision = answer.revision();
@@ -137,13 +147,25 @@ impl Core {
         }
         let nested = answer.nested();
         let queued = nested.as_ref().is_some_and(|nested| nested.succeeded);
-        let line = Line::read(keys, revision, nested.unwrap_or(answer).ranges());
-        match (queued, &line.tomb, &line.own) {
-            (true, ..) => Ok(self.waits(claim, keys, own, revision, &line)),
-            (_, Some(tomb), _) => Ok(Asked::Over(reason(tomb))),
-            (_, _, Some(own)) => Ok(Asked::Known(own.clone())),
-            _ => Ok(Asked::Refused(line.held(None))),
+        let found = nested.unwrap_or(answer).ranges();
+        if again {
+            let line = Line::read(keys, revision, found);
+            return Ok(match (queued, &line.tomb, &line.own) {
+                (true, ..) => self.waits(claim, keys, own, revision, &line),
+                (_, Some(tomb), _) => Asked::Over(reason(tomb)),
+                (_, _, Some(own)) => Asked::Known(own.clone()),
+                _ => Asked::Refused(line.held(None)),
+            });
         }
+        let line = Line::joined(keys, revision, found);
+        Ok(match (queued, line.is_plain()) {
+            (true, true) => self.waits(claim, keys, own, revision, &line),
+            // Its place among readers or permits takes a second look.
+            (true, false) => Asked::Known(KeyValue { create_revision: revision, ..KeyValue::default() }),
+            // With nobody there only a tombstone can have been in the way.
+            (false, _) if claim.queue || line.is_empty() => Asked::Over(LossReason::Released),
+            (false, _) => Asked::Refused(line.held(None)),
+        })
     }
 
     /// The same for a permit: whether there is room is counted here, and holds if nobody has come since.
