@@ -302,6 +302,28 @@ async fn logins_are_checked_and_never_printed() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_who_find_no_tables_make_them_once() {
+    let url = database(&SHARED, "fresh");
+    let mut tasks = tokio::task::JoinSet::new();
+    for i in 0..12 {
+        let url = url.clone();
+        tasks.spawn(async move {
+            let keeper = keeper(&url).await;
+            // While others may still be at it.
+            for turn in 0..10 {
+                drop(taken(&keeper, &format!("fresh {i} {turn}")).await);
+            }
+        });
+    }
+    tasks.join_all().await;
+    // What was lost since is made again, and what is there stays.
+    SHARED.sql("DROP PROCEDURE fresh.lockkeeper_enter");
+    MysqlStore::install(&url).await.expect("made");
+    let procedures = "SELECT COUNT(*) FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = 'fresh'";
+    assert_eq!(SHARED.sql(procedures), "3");
+}
+
 #[tokio::test]
 async fn another_layout_is_refused() {
     let url = database(&SHARED, "version");

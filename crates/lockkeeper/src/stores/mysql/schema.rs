@@ -25,6 +25,9 @@ const STEP: &str = include_str!("sql/step.sql");
 const ENTER: &str = include_str!("sql/register.sql");
 const SESSION: &str = include_str!("sql/session.sql");
 
+/// The server's code for a procedure that is there already.
+const EXISTS: u16 = 1304;
+
 /// What the server said of itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Server {
@@ -72,7 +75,7 @@ pub(super) async fn check(dial: &Dial) -> Result<Server> {
     .await
 }
 
-/// Makes the tables, and the procedures anew.
+/// Makes the tables, and whatever is missing of them.
 pub(super) async fn install(dial: &Dial) -> Result<()> {
     bounded(dial, async |conn| {
         let server = look(conn).await?;
@@ -169,21 +172,23 @@ async fn install_now(conn: &mut Conn, options: &Options, server: Server) -> Resu
     if number(&got, 0)? != Some(1) {
         return Err(Error::unavailable("somebody else has been making the tables for too long").in_store("mysql"));
     }
+    // Somebody else may have been first, and be using it by now: what is finished is not taken away, even for a moment.
+    let finished = version(conn, options).await?.is_some();
     let shed = match &options.shedlock {
         Some(table) => Some(shedlock(conn, options, table).await?),
         None => None,
     };
     for text in texts(options, server, shed.as_ref()) {
-        conn.query_drop(text).await.map_err(|error| match error {
-            mysql_async::Error::Server(server) if matches!(server.code, 1142 | 1044 | 1370 | 1227 | 1419 | 1290) => {
-                if server.code == 1290 {
-                    map_err(server.into())
-                } else {
-                    refused(options, server.into())
-                }
+        if finished && text.starts_with("DROP") {
+            continue;
+        }
+        match conn.query_drop(text).await {
+            Err(mysql_async::Error::Server(error)) if finished && error.code == EXISTS => {}
+            Err(mysql_async::Error::Server(error)) if matches!(error.code, 1142 | 1044 | 1370 | 1227 | 1419) => {
+                return Err(refused(options, error.into()));
             }
-            other => map_err(other),
-        })?;
+            done => done.map_err(map_err)?,
+        }
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::error::map_err;
 use super::keys;
 use super::lines::{Dial, hang_up, late, run};
-use super::step::{hex, number, odd};
+use super::step::{TOMB_EXTRA, hex, number, odd};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Event, LossReason, Note};
@@ -11,7 +11,7 @@ use crate::token::{HolderId, Token};
 use mysql_async::{Conn, Row};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
 /// How long the server keeps a session that has no lock and says nothing.
@@ -43,6 +43,8 @@ pub(super) struct Session {
     /// By what `GET_LOCK` was asked for.
     pub(super) own: HashMap<String, Own>,
     ended: VecDeque<HolderId>,
+    /// Claims whose release overtook their acquire, and until when to remember them.
+    tombs: HashMap<HolderId, Instant>,
     /// What `wait_timeout` is, in seconds.
     idle: u64,
     news: Arc<News>,
@@ -88,6 +90,7 @@ impl Session {
             id: HolderId::from_u128(0),
             own: HashMap::new(),
             ended: VecDeque::new(),
+            tombs: HashMap::new(),
             idle: 0,
             news,
         }
@@ -167,6 +170,18 @@ impl Session {
             self.news.push(Event::Lost(*holder, LossReason::SessionEnded));
         }
         lost
+    }
+
+    /// This claim has ended, and an acquire of it may still be on its way: within this process, so not for long.
+    pub(super) fn bury(&mut self, holder: HolderId, ttl: Duration) {
+        let now = Instant::now();
+        self.tombs.retain(|_, until| *until > now);
+        self.tombs.insert(holder, now + ttl + TOMB_EXTRA);
+    }
+
+    /// Whether a release of this claim came first.
+    pub(super) fn is_buried(&self, holder: HolderId) -> bool {
+        self.tombs.contains_key(&holder)
     }
 
     /// Whether this claim was lost with its session.

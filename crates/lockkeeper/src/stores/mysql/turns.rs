@@ -28,21 +28,30 @@ fn has(key: &str) -> String {
 }
 
 pub(super) async fn acquire(mut turn: Turn, prefix: String, claims: Keyed) -> Vec<Result<Attempt>> {
-    let mut again = true;
+    let (mut again, count) = (true, claims.len());
+    let (buried, claims): (Vec<_>, Vec<_>) =
+        claims.into_iter().enumerate().partition(|(_, (claim, _))| turn.is_buried(claim.holder));
+    let (places, claims): (Vec<usize>, Keyed) = claims.into_iter().unzip();
     loop {
         let answers = try_acquire(&mut turn, &prefix, &claims).await;
         match answers {
-            Ok(answers) => return answers,
+            Ok(answers) => {
+                let mut all: Vec<(usize, Result<Attempt>)> = places.into_iter().zip(answers).collect();
+                all.extend(buried.into_iter().map(|(place, _)| (place, Ok(Attempt::Cancelled))));
+                all.sort_by_key(|(place, _)| *place);
+                return all.into_iter().map(|(_, answer)| answer).collect();
+            }
             // The session had ended before we asked, as far as anybody can tell: what was asked in it is over, too.
             Err(Fault::Over(_)) if again => again = false,
-            Err(Fault::Over(error) | Fault::Refused(error)) => {
-                return claims.iter().map(|(claim, _)| Err(error.clone().for_lock(&claim.name))).collect();
-            }
+            Err(Fault::Over(error) | Fault::Refused(error)) => return (0..count).map(|_| Err(error.clone())).collect(),
         }
     }
 }
 
 async fn try_acquire(turn: &mut Turn, prefix: &str, claims: &Keyed) -> Result<Vec<Result<Attempt>>, Fault> {
+    if claims.is_empty() {
+        return Ok(Vec::new());
+    }
     turn.ready().await.map_err(Fault::Refused)?;
     let session = turn.id.to_hex();
     let mut text = String::new();
@@ -201,6 +210,10 @@ pub(super) async fn release(mut turn: Turn, claims: Keyed) -> Vec<Result<Release
         Err(Fault::Over(_)) => vec![None; claims.len()],
         Err(Fault::Refused(error)) => return failed(&claims, &error),
     };
+    // The calls of a keeper may be taken up in another order than they were made in.
+    for (claim, _) in claims.iter().filter(|(claim, _)| claim.unsettled) {
+        turn.bury(claim.holder, claim.ttl);
+    }
     let mut answer = |((_, key), had): (&(Claim, Result<String>), Option<bool>)| {
         let key = key.as_ref().map_err(Error::clone)?;
         if had.is_some() {
