@@ -7,3 +7,5 @@ pub mod redlock;
 pub mod slot;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;

@@ -1,0 +1,240 @@
+//! The keeper's session, and the thread it lives on: no runtime of a caller can starve or end it.
+//!
+//! **How long a session certainly lives.** A server that a client talks to tells the leader of it only every half tick,
+//! and a follower cut off from its leader still answers. So what counts is a write: it went through the leader, on the
+//! same connection as the follower's reports. Everything the session did `follower_lag` before that write had been
+//! reported by then, and the leader keeps the session for its whole timeout after that. To have something to report, the
+//! session asks a small question ten times per timeout.
+
+use super::core::Core;
+use super::error::{is_end, map_err};
+use super::options::Options;
+use crate::clock::{Stamp, system_now};
+use crate::error::{Error, Result};
+use crate::store::Event;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use zookeeper_client::{Client, Error as Driver, SessionState};
+
+/// How long opening a session may take.
+const OPEN_LIMIT: Duration = Duration::from_secs(8);
+
+/// How long the thread lives on for the farewell of its sessions.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A thread with a runtime, for as long as the store lives.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) handle: Handle,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+impl Host {
+    pub(super) fn start() -> Result<Self> {
+        let failed = |e: std::io::Error| Error::unavailable("cannot start a thread for the session").with_source(e);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let run = move || {
+            runtime.block_on(async {
+                // Also when the store was dropped without a word.
+                let _ = stopped.await;
+                let metrics = Handle::current().metrics();
+                let end = system_now().after(FAREWELL);
+                while metrics.num_alive_tasks() > 0 && system_now() < end {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            });
+            runtime.shutdown_background();
+        };
+        std::thread::Builder::new().name("lockkeeper-zk".into()).spawn(run).map_err(failed)?;
+        Ok(Self { handle, stop: Some(stop) })
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            // The thread has ended by itself only if it panicked.
+            let _ = stop.send(());
+        }
+    }
+}
+
+/// One session.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) client: Client,
+    pub(super) id: i64,
+    /// What the server granted.
+    pub(super) timeout: Duration,
+    lag: Duration,
+    /// When something was sent that was answered: each may have prolonged the session.
+    heard: Mutex<VecDeque<Stamp>>,
+    /// Until when it certainly lives.
+    certain: AtomicU64,
+    ended: AtomicBool,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl Session {
+    /// Opens a session, on the store's thread.
+    pub(super) async fn open(core: &Arc<Core>) -> Result<Arc<Self>> {
+        let options = core.options.clone();
+        let sent = system_now();
+        let connect = core.host.handle.spawn(async move {
+            let timeout = tokio::time::timeout(OPEN_LIMIT, connect(&options)).await;
+            timeout.unwrap_or(Err(Driver::Timeout))
+        });
+        let died = |e| Error::unavailable("opening a session was interrupted").with_source(e);
+        let client = connect.await.map_err(died)?.map_err(map_err)?;
+        let (timeout, lag) = (client.session_timeout(), core.options.follower_lag);
+        let session = Arc::new(Self {
+            id: client.session_id().0,
+            timeout,
+            lag,
+            // Its creation was a write that the leader counts from.
+            heard: Mutex::new([sent.before(lag)].into()),
+            certain: AtomicU64::new(sent.after(timeout.saturating_sub(lag)).as_micros()),
+            ended: AtomicBool::new(false),
+            tasks: Mutex::default(),
+            client,
+        });
+        let (weak_core, weak) = (Arc::downgrade(core), Arc::downgrade(&session));
+        let watch = core.host.handle.spawn(follow(weak_core.clone(), weak.clone(), session.client.state_watcher()));
+        let beat = core.host.handle.spawn(beat(weak_core, weak, timeout / 10));
+        *session.tasks.lock().unwrap_or_else(PoisonError::into_inner) =
+            vec![watch.abort_handle(), beat.abort_handle()];
+        Ok(session)
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Marks the end; whether this was the first to notice.
+    pub(super) fn end(&self) -> bool {
+        !self.ended.swap(true, Ordering::AcqRel)
+    }
+
+    /// A question sent at `sent` was answered.
+    pub(super) fn heard(&self, sent: Stamp) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        note(&mut heard, sent, self.lag);
+    }
+
+    /// A write sent at `sent` was answered: it went through the leader.
+    pub(super) fn wrote(&self, sent: Stamp) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reported) = reported(&heard, sent, self.lag) {
+            self.certain.fetch_max(reported.after(self.timeout).as_micros(), Ordering::AcqRel);
+        }
+        note(&mut heard, sent, self.lag);
+    }
+
+    /// How long from `stamp` on the session certainly lives.
+    pub(super) fn left(&self, stamp: Stamp) -> Duration {
+        if self.has_ended() {
+            return Duration::ZERO;
+        }
+        Stamp::from_micros(self.certain.load(Ordering::Acquire)).since(stamp)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            task.abort();
+        }
+    }
+}
+
+/// Keeps a stamp, in order and not too many of them.
+fn note(heard: &mut VecDeque<Stamp>, sent: Stamp, lag: Duration) {
+    if heard.back().is_some_and(|last| last.after(lag / 8) > sent) {
+        return;
+    }
+    heard.push_back(sent);
+    // One that is old enough is enough.
+    while heard.get(1).is_some_and(|second| second.after(lag) <= sent) {
+        heard.pop_front();
+    }
+}
+
+/// The latest that the leader must have known of when a write was sent at `sent`.
+fn reported(heard: &VecDeque<Stamp>, sent: Stamp, lag: Duration) -> Option<Stamp> {
+    heard.iter().rev().find(|stamp| stamp.after(lag) <= sent).copied()
+}
+
+async fn connect(options: &Options) -> std::result::Result<Client, Driver> {
+    let mut connector = Client::connector()
+        .with_session_timeout(options.session_timeout)
+        .with_connection_timeout(options.session_timeout / 4)
+        .with_fail_eagerly();
+    if let Some(login) = &options.login {
+        connector = connector.with_auth("digest", login);
+    }
+    connector.connect(&options.servers).await
+}
+
+/// Tells what becomes of the connection.
+async fn follow(core: Weak<Core>, session: Weak<Session>, mut states: zookeeper_client::StateWatcher) {
+    loop {
+        let state = states.changed().await;
+        let (Some(core), Some(session)) = (core.upgrade(), session.upgrade()) else { return };
+        match state {
+            SessionState::SyncConnected => {
+                core.tell(Event::Reconnected);
+                core.sweep(&session).await;
+            }
+            SessionState::Disconnected | SessionState::ConnectedReadOnly => {
+                tracing::debug!("the connection to ZooKeeper is lost; looking for another server");
+            }
+            _ => return core.session_ended(&session),
+        }
+    }
+}
+
+/// Keeps the session in use, and ends what nobody wants any more.
+async fn beat(core: Weak<Core>, session: Weak<Session>, pause: Duration) {
+    loop {
+        tokio::time::sleep(pause).await;
+        let (Some(core), Some(session)) = (core.upgrade(), session.upgrade()) else { return };
+        let sent = system_now();
+        match session.client.check_stat("/").await {
+            Ok(_) => session.heard(sent),
+            Err(e) if is_end(&e) => return core.session_ended(&session),
+            Err(_) => continue,
+        }
+        core.sweep(&session).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(ms: u64) -> Stamp {
+        Stamp::from_micros(ms * 1000)
+    }
+
+    #[test]
+    fn only_what_had_been_reported_counts() {
+        let lag = Duration::from_millis(1000);
+        let mut heard = VecDeque::from([s(0)]);
+        for ms in (100..5000).step_by(100) {
+            note(&mut heard, s(ms), lag);
+            assert!(heard.len() < 16, "{}", heard.len());
+        }
+        assert_eq!(reported(&heard, s(5000), lag), Some(s(3900).max(s(4000))));
+        // A process that stood still: what it did before counts, not what it does now.
+        assert_eq!(reported(&heard, s(60_000), lag), Some(s(4900)));
+        note(&mut heard, s(60_000), lag);
+        assert_eq!(reported(&heard, s(60_500), lag), Some(s(4900)));
+        assert_eq!(reported(&VecDeque::from([s(10)]), s(10), lag), None);
+    }
+}
