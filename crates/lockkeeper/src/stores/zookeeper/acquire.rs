@@ -159,7 +159,6 @@ impl Core {
                     return Ok(Attempt::Cancelled);
                 }
                 if handed {
-                    self.edit(claim.holder, |seat| seat.handed = false);
                     return Ok(Attempt::Granted(self.granted(&at, token, claim.stamp, claim.waiter_lease())));
                 }
                 Ok(Attempt::Granted(crate::store::Grant { token, stamp: claim.stamp, lease: until.since(claim.stamp) }))
@@ -285,15 +284,12 @@ impl Core {
             if let Some(mut armed) = seat.armed.take() {
                 armed.tasks.clear();
             }
-            (!seat.releasing && seat.token.is_none()).then_some((seat.stamp, seat.ttl.min(Claim::MAX_WAITER_LEASE)))
+            !seat.releasing && seat.token.is_none()
         });
-        let (Some(Some((stamp, most))), Some(at)) = (known, self.at(holder)) else { return };
+        let (Some(true), Some(at)) = (known, self.at(holder)) else { return };
         match self.look(&at).await {
             Ok(Seen::Holds(token)) => {
-                let first = self.edit(holder, |seat| seat.token.is_none()).unwrap_or(false);
-                let grant = self.granted(&at, token, stamp, most);
-                if first {
-                    self.edit(holder, |seat| seat.handed = true);
+                if let Some(grant) = self.handed(&at, token) {
                     self.tell(Event::Granted(holder, grant));
                 }
             }

@@ -9,6 +9,7 @@ use crate::name::LockName;
 use crate::store::{Claim, Event, Grant, Held, LossReason, Mode, Note};
 use crate::token::{HolderId, Token};
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -66,6 +67,13 @@ impl Seat {
             releasing: false,
         }
     }
+
+    fn hold(&mut self, token: Token, until: Stamp) {
+        self.token = Some(token);
+        self.until = self.until.max(until);
+        self.armed = None;
+        self.held = None;
+    }
 }
 
 /// What a waiter watches; dropped with it.
@@ -109,7 +117,6 @@ impl At {
 }
 
 /// What all parts of the store share.
-#[derive(Debug)]
 pub(super) struct Core {
     pub(super) options: Options,
     session: Mutex<Option<Arc<Session>>>,
@@ -120,6 +127,13 @@ pub(super) struct Core {
     pub(super) me: Weak<Core>,
     /// Last, so that the sessions are gone when the thread is told to end.
     pub(super) host: Host,
+}
+
+/// Short, and without the names of children: whoever knows a holder's id can release.
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 /// A step on the tables is never left half-way, so going on after a panic is safe.
@@ -257,11 +271,24 @@ impl Core {
     pub(super) fn granted(&self, at: &At, token: Token, stamp: Stamp, most: Duration) -> Grant {
         let lease = at.session.left(stamp).min(most);
         self.edit(at.holder, |seat| {
-            seat.token = Some(token);
-            seat.until = seat.until.max(stamp.after(lease));
-            seat.armed = None;
-            seat.held = None;
+            seat.handed = false;
+            seat.hold(token, stamp.after(lease));
         });
         Grant { token, stamp, lease }
+    }
+
+    /// The same for a claim that did not ask; `None` when it knows already.
+    pub(super) fn handed(&self, at: &At, token: Token) -> Option<Grant> {
+        self.edit(at.holder, |seat| {
+            if seat.token.is_some() || seat.releasing {
+                return None;
+            }
+            let (stamp, most) = (seat.stamp, seat.ttl.min(Claim::MAX_WAITER_LEASE));
+            let lease = at.session.left(stamp).min(most);
+            seat.handed = true;
+            seat.hold(token, stamp.after(lease));
+            Some(Grant { token, stamp, lease })
+        })
+        .flatten()
     }
 }

@@ -176,7 +176,7 @@ impl Core {
 
     /// What a claim that is proved to be there amounts to.
     async fn renewed(&self, claim: &Claim, at: &At, line: Option<Result<Line>>) -> Result<Renewal> {
-        let known = self.edit(claim.holder, |seat| (seat.token, std::mem::take(&mut seat.handed), seat.held.clone()));
+        let known = self.edit(claim.holder, |seat| (seat.token, seat.handed, seat.held.clone()));
         let seen = match (known, line) {
             (None, _) => Seen::Over(self.tomb(claim.holder).unwrap_or(LossReason::Gone)),
             (Some((Some(token), false, _)), _) => {
