@@ -216,6 +216,14 @@ impl ZooKeeperEnsemble {
         eventually(SOON * 2, "all servers are back", || self.servers.iter().all(|server| server.mode().is_some()));
     }
 
+    /// Waits until all but one serve clients.
+    pub fn whole_but(&self, one: usize) {
+        eventually(SOON * 2, "a quorum is back", || {
+            let mut others = self.servers.iter().enumerate().filter(|(i, _)| *i != one);
+            others.all(|(_, server)| server.mode().is_some_and(|mode| mode == "leader" || mode == "follower"))
+        });
+    }
+
     /// Keeps them for the rest of this process.
     pub fn share(self) -> &'static Self {
         let pids: Vec<i32> = self.servers.iter().map(ZooKeeperServer::pid).collect();

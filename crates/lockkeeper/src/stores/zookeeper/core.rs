@@ -4,7 +4,7 @@ use super::names::{Data, Layout, encode};
 use super::options::Options;
 use super::session::{Host, Session};
 use crate::clock::{Stamp, system_now};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Claim, Event, Grant, Held, LossReason, Mode, Note};
 use crate::token::{HolderId, Token};
@@ -120,7 +120,7 @@ impl At {
 pub(super) struct Core {
     pub(super) options: Options,
     session: Mutex<Option<Arc<Session>>>,
-    opening: tokio::sync::Mutex<()>,
+    opening: Arc<tokio::sync::Mutex<()>>,
     seats: Mutex<HashMap<HolderId, Seat>>,
     tombs: Mutex<HashMap<HolderId, (LossReason, Stamp)>>,
     events: mpsc::UnboundedSender<Event>,
@@ -147,7 +147,7 @@ impl Core {
         Ok(Arc::new_cyclic(|me| Self {
             options,
             session: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
+            opening: Arc::default(),
             seats: Mutex::default(),
             tombs: Mutex::default(),
             events,
@@ -163,17 +163,26 @@ impl Core {
 
     /// The session, opened anew when the last one has ended.
     pub(super) async fn session(&self) -> Result<Arc<Session>> {
-        if let Some(session) = self.current() {
-            return Ok(session);
+        match self.current() {
+            Some(session) => Ok(session),
+            None => self.open(false).await,
         }
-        let _one = self.opening.lock().await;
-        if let Some(session) = self.current() {
-            return Ok(session);
-        }
-        let Some(me) = self.me.upgrade() else { return Err(crate::Error::unavailable("the store is being dropped")) };
-        let session = Session::open(&me).await?;
-        *lock(&self.session) = Some(session.clone());
-        Ok(session)
+    }
+
+    /// Opens a session, once for all who ask. It goes on when nobody waits for it any more: the next one will ask.
+    pub(super) async fn open(&self, eagerly: bool) -> Result<Arc<Session>> {
+        let gone = || Error::unavailable("the store is being dropped");
+        let core = self.me.upgrade().ok_or_else(gone)?;
+        let opening = self.host.handle.spawn(async move {
+            let _one = core.opening.clone().lock_owned().await;
+            if let Some(session) = core.current() {
+                return Ok(session);
+            }
+            let session = Session::open(&core, eagerly).await?;
+            *lock(&core.session) = Some(session.clone());
+            Ok(session)
+        });
+        opening.await.map_err(|_| gone())?
     }
 
     pub(super) fn current(&self) -> Option<Arc<Session>> {

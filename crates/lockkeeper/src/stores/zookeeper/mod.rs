@@ -66,7 +66,7 @@ impl ZooKeeperStore {
         let (sender, events) = mpsc::unbounded_channel();
         let core = Core::new(Options::parse(place, pairs)?, sender)?;
         let opened = async {
-            let session = core.session().await?;
+            let session = core.open(true).await?;
             if session.timeout <= core.options.follower_lag * 2 {
                 return Err(Error::invalid_config(format!(
                     "the servers grant a session of {:?}, which is not more than twice the follower_lag of {:?}",

@@ -2,9 +2,9 @@
 //!
 //! **How long a session certainly lives.** A server that a client talks to tells the leader of it only every half tick,
 //! and a follower cut off from its leader still answers. So what counts is a write: it went through the leader, on the
-//! same connection as the follower's reports. Everything the session did `follower_lag` before that write had been
-//! reported by then, and the leader keeps the session for its whole timeout after that. To have something to report, the
-//! session asks a small question ten times per timeout.
+//! same connection as the follower's reports. Whatever had been answered `follower_lag` before that write was reported by
+//! then, and the leader keeps the session for its whole timeout after that. To have something to report, the session
+//! asks a small question ten times per timeout.
 
 use super::core::Core;
 use super::error::{is_end, map_err};
@@ -73,8 +73,8 @@ pub(super) struct Session {
     /// What the server granted.
     pub(super) timeout: Duration,
     lag: Duration,
-    /// When something was sent that was answered: each may have prolonged the session.
-    heard: Mutex<VecDeque<Stamp>>,
+    /// When something was sent, and answered: each has prolonged the session in between.
+    heard: Mutex<VecDeque<(Stamp, Stamp)>>,
     /// Until when it certainly lives.
     certain: AtomicU64,
     ended: AtomicBool,
@@ -82,31 +82,26 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Opens a session, on the store's thread.
-    pub(super) async fn open(core: &Arc<Core>) -> Result<Arc<Self>> {
-        let options = core.options.clone();
+    /// Opens a session; on the store's thread. `eagerly`: asks every server once, and does not wait for one to come back.
+    pub(super) async fn open(core: &Arc<Core>, eagerly: bool) -> Result<Arc<Self>> {
         let sent = system_now();
-        let connect = core.host.handle.spawn(async move {
-            let timeout = tokio::time::timeout(OPEN_LIMIT, connect(&options)).await;
-            timeout.unwrap_or(Err(Driver::Timeout))
-        });
-        let died = |e| Error::unavailable("opening a session was interrupted").with_source(e);
-        let client = connect.await.map_err(died)?.map_err(map_err)?;
+        let opened = tokio::time::timeout(OPEN_LIMIT, connect(&core.options, eagerly)).await;
+        let client = opened.unwrap_or(Err(Driver::Timeout)).map_err(map_err)?;
         let (timeout, lag) = (client.session_timeout(), core.options.follower_lag);
         let session = Arc::new(Self {
             id: client.session_id().0,
             timeout,
             lag,
-            // Its creation was a write that the leader counts from.
-            heard: Mutex::new([sent.before(lag)].into()),
-            certain: AtomicU64::new(sent.after(timeout.saturating_sub(lag)).as_micros()),
+            // Its creation went through the leader, which needs no report of it.
+            heard: Mutex::new([(sent, sent.before(lag))].into()),
+            certain: AtomicU64::new(sent.after(timeout).as_micros()),
             ended: AtomicBool::new(false),
             tasks: Mutex::default(),
             client,
         });
         let (weak_core, weak) = (Arc::downgrade(core), Arc::downgrade(&session));
-        let watch = core.host.handle.spawn(follow(weak_core.clone(), weak.clone(), session.client.state_watcher()));
-        let beat = core.host.handle.spawn(beat(weak_core, weak, timeout / 10));
+        let watch = tokio::spawn(follow(weak_core.clone(), weak.clone(), session.client.state_watcher()));
+        let beat = tokio::spawn(beat(weak_core, weak, timeout / 10));
         *session.tasks.lock().unwrap_or_else(PoisonError::into_inner) =
             vec![watch.abort_handle(), beat.abort_handle()];
         Ok(session)
@@ -124,7 +119,7 @@ impl Session {
     /// A question sent at `sent` was answered.
     pub(super) fn heard(&self, sent: Stamp) {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        note(&mut heard, sent, self.lag);
+        note(&mut heard, (sent, system_now()), self.lag);
     }
 
     /// A write sent at `sent` was answered: it went through the leader.
@@ -133,7 +128,7 @@ impl Session {
         if let Some(reported) = reported(&heard, sent, self.lag) {
             self.certain.fetch_max(reported.after(self.timeout).as_micros(), Ordering::AcqRel);
         }
-        note(&mut heard, sent, self.lag);
+        note(&mut heard, (sent, system_now()), self.lag);
     }
 
     /// How long from `stamp` on the session certainly lives.
@@ -153,28 +148,30 @@ impl Drop for Session {
     }
 }
 
-/// Keeps a stamp, in order and not too many of them.
-fn note(heard: &mut VecDeque<Stamp>, sent: Stamp, lag: Duration) {
-    if heard.back().is_some_and(|last| last.after(lag / 8) > sent) {
+/// Keeps what was answered, in order and not too much of it.
+fn note(heard: &mut VecDeque<(Stamp, Stamp)>, asked: (Stamp, Stamp), lag: Duration) {
+    if heard.back().is_some_and(|(_, last)| last.after(lag / 8) > asked.1) {
         return;
     }
-    heard.push_back(sent);
+    heard.push_back(asked);
     // One that is old enough is enough.
-    while heard.get(1).is_some_and(|second| second.after(lag) <= sent) {
+    while heard.get(1).is_some_and(|(_, second)| second.after(lag) <= asked.0) {
         heard.pop_front();
     }
 }
 
 /// The latest that the leader must have known of when a write was sent at `sent`.
-fn reported(heard: &VecDeque<Stamp>, sent: Stamp, lag: Duration) -> Option<Stamp> {
-    heard.iter().rev().find(|stamp| stamp.after(lag) <= sent).copied()
+fn reported(heard: &VecDeque<(Stamp, Stamp)>, sent: Stamp, lag: Duration) -> Option<Stamp> {
+    heard.iter().filter(|(_, answered)| answered.after(lag) <= sent).map(|(asked, _)| *asked).max()
 }
 
-async fn connect(options: &Options) -> std::result::Result<Client, Driver> {
+async fn connect(options: &Options, eagerly: bool) -> std::result::Result<Client, Driver> {
     let mut connector = Client::connector()
         .with_session_timeout(options.session_timeout)
-        .with_connection_timeout(options.session_timeout / 4)
-        .with_fail_eagerly();
+        .with_connection_timeout(options.session_timeout / 4);
+    if eagerly {
+        connector = connector.with_fail_eagerly();
+    }
     if let Some(login) = &options.login {
         connector = connector.with_auth("digest", login);
     }
@@ -225,16 +222,18 @@ mod tests {
     #[test]
     fn only_what_had_been_reported_counts() {
         let lag = Duration::from_millis(1000);
-        let mut heard = VecDeque::from([s(0)]);
+        let mut heard = VecDeque::from([(s(0), s(0))]);
         for ms in (100..5000).step_by(100) {
-            note(&mut heard, s(ms), lag);
+            note(&mut heard, (s(ms), s(ms + 10)), lag);
             assert!(heard.len() < 16, "{}", heard.len());
         }
-        assert_eq!(reported(&heard, s(5000), lag), Some(s(3900).max(s(4000))));
+        assert_eq!(reported(&heard, s(5000), lag), Some(s(3900)));
         // A process that stood still: what it did before counts, not what it does now.
         assert_eq!(reported(&heard, s(60_000), lag), Some(s(4900)));
-        note(&mut heard, s(60_000), lag);
+        // Asked long ago and answered just now: it may have reached the server just now.
+        note(&mut heard, (s(50_000), s(60_000)), lag);
         assert_eq!(reported(&heard, s(60_500), lag), Some(s(4900)));
-        assert_eq!(reported(&VecDeque::from([s(10)]), s(10), lag), None);
+        assert_eq!(reported(&heard, s(61_000), lag), Some(s(50_000)));
+        assert_eq!(reported(&VecDeque::from([(s(10), s(10))]), s(10), lag), None);
     }
 }
