@@ -144,7 +144,7 @@ impl Kind {
 }
 
 /// Where `scripts/peers` has put what it made from these files.
-fn installed(what: &str, files: &[&str]) -> PathBuf {
+pub(crate) fn installed(what: &str, files: &[&str]) -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || Path::new(&std::env::var_os("HOME").expect("HOME or XDG_CACHE_HOME is set")).join(".cache");
     let place = cache.unwrap_or_else(home).join("lockkeeper/peers").join(what);
@@ -154,7 +154,7 @@ fn installed(what: &str, files: &[&str]) -> PathBuf {
     for file in files {
         let wanted = std::fs::read(lists.join(file)).expect("ours");
         let found = std::fs::read(place.join(file)).ok();
-        let command = if what == "python" || what == "node" { "scripts/peers" } else { "scripts/peers --extended" };
+        let command = if ["python", "node", "kazoo"].contains(&what) { "scripts/peers" } else { "scripts/peers --extended" };
         assert!(found == Some(wanted), "{} has not what {file} asks for: run {command}", place.display());
     }
     place
