@@ -17,7 +17,10 @@ pub(crate) struct Parts {
     pub(crate) scheme: String,
     pub(crate) place: String,
     /// As written: what has several parts must be split before it is decoded.
-    #[cfg_attr(not(any(feature = "redis", feature = "zookeeper")), allow(dead_code, reason = "only stores with a login need it"))]
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "zookeeper")),
+        allow(dead_code, reason = "only stores with a login need it")
+    )]
     pub(crate) raw_place: String,
     pub(crate) options: Vec<(String, String)>,
 }

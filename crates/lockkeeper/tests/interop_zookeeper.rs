@@ -113,7 +113,9 @@ async fn mixed(kind: &str, layout: &str) {
     let (sections, seen, counted) = mix(kind, layout).await;
     let crossed = sections.windows(2).filter(|pair| pair[1].begin < pair[0].end).count();
     let turns = sections.windows(2).filter(|pair| pair[0].ours != pair[1].ours).count();
-    println!("kazoo {kind}, layout={layout}: {TOTAL} sections, {turns} turns between sides, {seen} + {crossed} overlaps");
+    println!(
+        "kazoo {kind}, layout={layout}: {TOTAL} sections, {turns} turns between sides, {seen} + {crossed} overlaps"
+    );
     assert_eq!((sections.len(), seen, crossed, counted), (TOTAL, 0, 0, TOTAL), "no overlap, and no write was lost");
     // Otherwise it shows nothing.
     assert!(turns >= 50, "{turns}");

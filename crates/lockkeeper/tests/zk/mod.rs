@@ -30,7 +30,8 @@ pub(crate) fn end_sessions(server: &ZooKeeperServer, path: &str) -> usize {
     let ephemerals = dump.split("Ephemerals").nth(1).expect("dump lists them");
     let (mut session, mut ended) = (0, Vec::new());
     for line in ephemerals.lines().map(str::trim) {
-        if let Some(id) = line.strip_prefix("0x").and_then(|id| i64::from_str_radix(id.trim_end_matches(':'), 16).ok()) {
+        if let Some(id) = line.strip_prefix("0x").and_then(|id| i64::from_str_radix(id.trim_end_matches(':'), 16).ok())
+        {
             session = id;
         } else if line.starts_with(path) && !ended.contains(&session) {
             ended.push(session);
@@ -100,7 +101,8 @@ pub(crate) async fn hand_overs(server: &ZooKeeperServer, store: Arc<dyn Store>, 
     let ttl = Duration::from_secs(50);
     let claim = || {
         let holder = HolderId::random().expect("random");
-        let mut claim = Claim::new(name.clone(), holder, ttl, lockkeeper::clock::system_now(), Arc::new(Note::default()));
+        let mut claim =
+            Claim::new(name.clone(), holder, ttl, lockkeeper::clock::system_now(), Arc::new(Note::default()));
         (claim.queue, claim.mode) = (true, Mode::Exclusive);
         claim
     };

@@ -400,9 +400,7 @@ impl Core {
                 session.client.create(dir, b"", &mode).await
             }
             // Servers before 3.5.3 have no containers.
-            Err(Driver::Unimplemented) => {
-                session.client.create(dir, b"", &self.create(CreateMode::Persistent)).await
-            }
+            Err(Driver::Unimplemented) => session.client.create(dir, b"", &self.create(CreateMode::Persistent)).await,
             made => made,
         };
         match made {

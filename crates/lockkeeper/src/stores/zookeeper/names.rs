@@ -204,7 +204,9 @@ pub(super) fn foreign(child: &str) -> Error {
     let child: String = escape(child.as_bytes()).chars().take(80).collect();
     Error::new(
         ErrorKind::Foreign,
-        format!("its directory has a child '{child}', which is no claim of a known lock client; remove it, or use another name"),
+        format!(
+            "its directory has a child '{child}', which is no claim of a known lock client; remove it, or use another name"
+        ),
     )
 }
 
@@ -246,7 +248,10 @@ mod tests {
     fn names_stay_as_they_are_where_a_path_allows_it() {
         assert_eq!(encode("orders-42 é".as_bytes()), "orders-42 é");
         assert_eq!(encode(b"a/b%"), "a%2Fb%25");
-        assert_eq!((encode(b"."), encode(b".."), encode(b"zookeeper")), ("%2E".into(), "%2E.".into(), "%7Aookeeper".into()));
+        assert_eq!(
+            (encode(b"."), encode(b".."), encode(b"zookeeper")),
+            ("%2E".into(), "%2E.".into(), "%7Aookeeper".into())
+        );
         assert_eq!(encode("\u{1f512}".as_bytes()), "%F0%9F%94%92");
         for odd in ["%", "%zz", REGISTERS, "%61", "a%2f", "zookeeper", "."] {
             assert_eq!(decode(odd), None, "{odd}");

@@ -81,10 +81,7 @@ impl Options {
                 }
                 "layout" => {
                     options.layout = Layout::parse(value).ok_or_else(|| {
-                        bad(format!(
-                            "layout={}: it is curator, curator-rw, kazoo or bare",
-                            escape(value.as_bytes())
-                        ))
+                        bad(format!("layout={}: it is curator, curator-rw, kazoo or bare", escape(value.as_bytes())))
                     })?;
                 }
                 "session_timeout" => options.session_timeout = time()?,
@@ -130,7 +127,10 @@ fn root(path: &str) -> Result<String> {
         return Ok(String::new());
     }
     let valid = |part: &str| {
-        !part.is_empty() && part != "." && part != ".." && !part.chars().any(|c| c.is_control() || u32::from(c) > 0xd7ff)
+        !part.is_empty()
+            && part != "."
+            && part != ".."
+            && !part.chars().any(|c| c.is_control() || u32::from(c) > 0xd7ff)
     };
     if !path.split('/').all(valid) {
         return Err(bad("the path of a ZooKeeper URL has a part that no node can be called"));

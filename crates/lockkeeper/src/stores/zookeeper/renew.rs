@@ -73,10 +73,8 @@ impl Core {
             let sent = system_now();
             let proving = self.prove(session, &there);
             // On its way behind the write, so as new as that.
-            let reading: Vec<_> = there
-                .iter()
-                .map(|(_, at)| self.reads_line(at).then(|| session.client.get_children(&at.dir)))
-                .collect();
+            let reading: Vec<_> =
+                there.iter().map(|(_, at)| self.reads_line(at).then(|| session.client.get_children(&at.dir))).collect();
             let proved = proving.await;
             lines.clear();
             for reading in reading {
@@ -131,7 +129,8 @@ impl Core {
 
     /// Whether a waiter should look at the whole line again.
     fn reads_line(&self, at: &At) -> bool {
-        self.edit(at.holder, |seat| seat.token.is_none() && (seat.armed.is_none() || seat.place <= FAR)).unwrap_or(false)
+        self.edit(at.holder, |seat| seat.token.is_none() && (seat.armed.is_none() || seat.place <= FAR))
+            .unwrap_or(false)
     }
 
     /// A write that changes nothing and fails unless all claims are there.

@@ -102,8 +102,7 @@ impl Session {
         let (weak_core, weak) = (Arc::downgrade(core), Arc::downgrade(&session));
         let watch = tokio::spawn(follow(weak_core.clone(), weak.clone(), session.client.state_watcher()));
         let beat = tokio::spawn(beat(weak_core, weak, timeout / 10));
-        *session.tasks.lock().unwrap_or_else(PoisonError::into_inner) =
-            vec![watch.abort_handle(), beat.abort_handle()];
+        *session.tasks.lock().unwrap_or_else(PoisonError::into_inner) = vec![watch.abort_handle(), beat.abort_handle()];
         Ok(session)
     }
 
