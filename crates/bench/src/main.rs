@@ -1,6 +1,6 @@
 //! Benchmarks, each beside the raw floor in the same run: interleaved rounds, medians, ratios.
 //!
-//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis]`; without a name, all of them.
+//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|zookeeper]`; without a name, all of them.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to report")]
 
@@ -10,6 +10,7 @@ mod memory;
 mod redis;
 mod renew;
 mod sqlite;
+mod zookeeper;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -20,7 +21,7 @@ fn main() {
         ["redis", part] => redis::part(part),
         [] => {
             header();
-            for part in [memory::run, sqlite::run, handover::run, renew::run, redis::run] {
+            for part in [memory::run, sqlite::run, handover::run, renew::run, redis::run, zookeeper::run] {
                 part();
             }
         }
@@ -29,7 +30,8 @@ fn main() {
         ["handover"] => handover::run(),
         ["renew"] => renew::run(),
         ["redis"] => redis::run(),
-        _ => println!("usage: bench [memory|sqlite|handover|renew|redis]"),
+        ["zookeeper"] => zookeeper::run(),
+        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|zookeeper]"),
     }
 }
 
