@@ -1,6 +1,6 @@
 //! Benchmarks, each beside the raw floor in the same run: interleaved rounds, medians, ratios.
 //!
-//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql|etcd|postgres]`; without a name, all of them.
+//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper]`; without a name, all of them.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to report")]
 
@@ -13,6 +13,7 @@ mod postgres;
 mod redis;
 mod renew;
 mod sqlite;
+mod zookeeper;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -25,9 +26,17 @@ fn main() {
         ["postgres", part] => postgres::part(part),
         [] => {
             header();
-            for part in
-                [memory::run, sqlite::run, handover::run, renew::run, redis::run, mysql::run, etcd::run, postgres::run]
-            {
+            for part in [
+                memory::run,
+                sqlite::run,
+                handover::run,
+                renew::run,
+                redis::run,
+                mysql::run,
+                etcd::run,
+                postgres::run,
+                zookeeper::run,
+            ] {
                 part();
             }
         }
@@ -39,7 +48,8 @@ fn main() {
         ["mysql"] => mysql::run(),
         ["etcd"] => etcd::run(),
         ["postgres"] => postgres::run(),
-        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|mysql|etcd|postgres]"),
+        ["zookeeper"] => zookeeper::run(),
+        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper]"),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Every scheme of this version.
 const SCHEMES: &str = "memory:[NAME], sqlite:PATH, redis://HOST, rediss://HOST, \
-    redis+sentinel://HOSTS/NAME, redis+cluster://HOSTS, redlock://HOSTS, mysql://HOST/DATABASE, etcd://HOSTS, etcds://HOSTS, postgres://HOST/DATABASE";
+    redis+sentinel://HOSTS/NAME, redis+cluster://HOSTS, redlock://HOSTS, mysql://HOST/DATABASE, etcd://HOSTS, etcds://HOSTS, postgres://HOST/DATABASE, zookeeper://HOSTS[/PATH]";
 
 /// A URL taken apart; decoded.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) struct Parts {
     pub(crate) place: String,
     /// As written: what has several parts must be split before it is decoded.
     #[cfg_attr(
-        not(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis")),
+        not(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis", feature = "zookeeper")),
         allow(dead_code, reason = "only stores with a login need it")
     )]
     pub(crate) raw_place: String,
@@ -50,6 +50,7 @@ pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Store>> {
         "mysql" | "mariadb" => open_mysql(parts).await,
         "etcd" | "etcds" => open_etcd(parts).await,
         "postgres" | "postgresql" => open_postgres(parts).await,
+        "zookeeper" => open_zookeeper(parts).await,
         other => Err(Error::invalid_config(format!(
             "'{}' is not a store this version knows; known are {SCHEMES}",
             safe(other)
@@ -151,6 +152,19 @@ async fn open_postgres(parts: Parts) -> Result<Arc<dyn Store>> {
 async fn open_postgres(_: Parts) -> Result<Arc<dyn Store>> {
     Err(Error::unsupported(
         "postgres: is not part of this build; turn on the feature 'postgres' of the lockkeeper crate",
+    ))
+}
+
+#[cfg(feature = "zookeeper")]
+async fn open_zookeeper(parts: Parts) -> Result<Arc<dyn Store>> {
+    use crate::stores::zookeeper::ZooKeeperStore;
+    Ok(Arc::new(ZooKeeperStore::from_parts(&parts.raw_place, &parts.options).await?))
+}
+
+#[cfg(not(feature = "zookeeper"))]
+async fn open_zookeeper(_: Parts) -> Result<Arc<dyn Store>> {
+    Err(Error::unsupported(
+        "zookeeper: is not part of this build; turn on the feature 'zookeeper' of the lockkeeper crate",
     ))
 }
 

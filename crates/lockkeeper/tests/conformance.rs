@@ -59,6 +59,11 @@ conformance_suite!(postgres_pooled, postgres_servers::Pooled);
 #[cfg(feature = "postgres")]
 conformance_suite!(postgres_shedlock, postgres_servers::Single::new("?layout=shedlock"));
 
+#[cfg(feature = "zookeeper")]
+conformance_suite!(zookeeper, zookeeper_servers::Single::new());
+#[cfg(feature = "zookeeper")]
+conformance_suite!(zookeeper_ensemble, zookeeper_servers::Ensemble);
+
 /// What every store that is built in leaves out. One line for each suite above.
 async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
     Vec::from([
@@ -87,6 +92,8 @@ async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
         ("mysql_shedlock", mysql_shedlock::skips().await),
         #[cfg(feature = "etcd")]
         ("etcd", etcd::skips().await),
+        #[cfg(feature = "zookeeper")]
+        ("zookeeper", zookeeper::skips().await),
     ])
 }
 
@@ -407,6 +414,68 @@ mod postgres_servers {
     impl Subject for Pooled {
         async fn open(&self) -> Arc<dyn Store> {
             Arc::new(PostgresStore::connect(&POOLED).await.expect("connected"))
+        }
+    }
+}
+
+#[cfg(feature = "zookeeper")]
+mod zookeeper_servers {
+    use lockkeeper::Store;
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::zookeeper::ZooKeeperStore;
+    use std::sync::{Arc, LazyLock, Mutex};
+    use testkit::{ZooKeeperEnsemble, ZooKeeperServer};
+
+    static SHARED: LazyLock<&ZooKeeperServer> = LazyLock::new(|| ZooKeeperServer::new().share());
+    static ENSEMBLE: LazyLock<&ZooKeeperEnsemble> = LazyLock::new(|| ZooKeeperEnsemble::new().share());
+
+    async fn connect(url: &str) -> Arc<dyn Store> {
+        let url = format!("{url}/conformance?follower_lag=1s");
+        Arc::new(ZooKeeperStore::connect(&url).await.expect("connected"))
+    }
+
+    /// One server for all cases, and one of its own for a case that restarts it: they take a second each to start.
+    pub(crate) enum Single {
+        Shared,
+        Own(Mutex<ZooKeeperServer>),
+    }
+
+    impl Single {
+        pub(crate) fn new() -> Self {
+            match std::thread::current().name() {
+                Some(case) if case.contains("restart") => Self::Own(ZooKeeperServer::new().into()),
+                _ => Self::Shared,
+            }
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for Single {
+        async fn open(&self) -> Arc<dyn Store> {
+            let url = match self {
+                Self::Shared => SHARED.url(),
+                Self::Own(server) => server.lock().expect("no case panics here").url(),
+            };
+            connect(&url).await
+        }
+
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {
+                let Self::Own(server) = self else { panic!("a case that restarts its server is called so") };
+                let mut server = server.lock().expect("no case panics here");
+                server.kill();
+                server.start();
+            }))
+        }
+    }
+
+    /// Three servers; each keeper is at one of them.
+    pub(crate) struct Ensemble;
+
+    #[async_trait::async_trait]
+    impl Subject for Ensemble {
+        async fn open(&self) -> Arc<dyn Store> {
+            connect(&ENSEMBLE.url()).await
         }
     }
 }

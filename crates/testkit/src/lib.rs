@@ -11,6 +11,7 @@ mod pty;
 mod redis;
 mod redis_groups;
 mod temp;
+mod zookeeper;
 
 pub use certificates::{Certificates, certificates};
 pub use etcd::{EtcdCluster, EtcdServer};
@@ -23,6 +24,7 @@ pub use redis::{RedisServer, free_port, listens, shared};
 pub use redis_groups::{RedisCluster, RedisReplicas, RedisSentinel};
 pub use rustix::process::Signal;
 pub use temp::TempDir;
+pub use zookeeper::{Paused, ZooKeeperEnsemble, ZooKeeperServer};
 
 use std::time::{Duration, Instant};
 

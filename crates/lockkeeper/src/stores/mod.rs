@@ -15,3 +15,5 @@ pub(crate) mod shedlock;
 pub mod slot;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;

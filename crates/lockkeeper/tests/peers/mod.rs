@@ -6,7 +6,7 @@
 //! - `extend TTL`: `yes|no`
 //! - `storm KEY TTL COUNT DIR`: COUNT critical sections with pauses between them; `OVERLAPS BEGIN END BEGIN END …`, with a token
 //!   after each END where the library has them
-#![allow(dead_code, unreachable_pub, reason = "each test program uses its own part")]
+#![allow(dead_code, unreachable_pub, unused_imports, unused_macros, reason = "each test program uses its own part")]
 
 mod checks;
 mod installed;
@@ -14,12 +14,13 @@ mod kind;
 pub(crate) mod rust;
 
 pub(crate) use checks::*;
+pub(crate) use installed::installed;
 pub(crate) use kind::Kind;
 
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use testkit::{RedisCluster, RedisServer, SOON};
@@ -73,9 +74,13 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn start(kind: Kind, place: &Place) -> Self {
-        let mut command = kind.command(&place.ports());
+        Self::run(kind.command(&place.ports()))
+    }
+
+    /// Starts any program that answers orders.
+    pub(crate) fn run(mut command: Command) -> Self {
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut process = spawned.unwrap_or_else(|e| panic!("{kind:?}: {command:?}: {e}"));
+        let mut process = spawned.unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let orders = process.stdin.take().expect("piped");
         let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
         let (sender, answers) = channel();

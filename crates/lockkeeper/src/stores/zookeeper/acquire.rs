@@ -1,0 +1,436 @@
+//! Taking a lock: one round trip for the child and the line it stands in, when the lock is free.
+
+use super::core::{Armed, At, Core};
+use super::error::{is_definite, is_end, map_err};
+use super::line::{Line, Watch};
+use super::names::{BROKEN, Data, token};
+use super::session::Session;
+use crate::clock::{system_now, wall_time};
+use crate::error::{Error, Result};
+use crate::store::{Attempt, Claim, Event, Held, LossReason};
+use crate::token::{HolderId, Token};
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use zookeeper_client::{CreateMode, Error as Driver, Stat};
+
+/// How often a lock's directory may vanish under a claim, or the line change while it is looked at.
+const MOST_RACES: usize = 20;
+
+/// Where a claim stands.
+#[derive(Debug)]
+pub(super) enum Seen {
+    Holds(Token),
+    Waits(Held),
+    Over(LossReason),
+}
+
+impl Core {
+    /// `try_acquire` of the contract, for one claim.
+    pub(super) async fn acquire(&self, claim: &Claim) -> Result<Attempt> {
+        if self.tomb(claim.holder).is_some() {
+            return Ok(Attempt::Cancelled);
+        }
+        if let Some(at) = self.at(claim.holder) {
+            if at.session.has_ended() {
+                self.stand_up(claim.holder);
+            } else if at.child.is_some() {
+                return self.ask_again(claim, at).await;
+            } else {
+                // Its reply was lost: the child may be there, or come before anything asked from here on.
+                match self.find(&at).await? {
+                    Some(child) => {
+                        self.edit(claim.holder, |seat| seat.child = Some(child));
+                        let Some(at) = self.at(claim.holder) else { return Ok(Attempt::Cancelled) };
+                        return self.ask_again(claim, at).await;
+                    }
+                    None => return self.join(claim, &at.session.clone()).await,
+                }
+            }
+        }
+        let session = self.session().await?;
+        if !claim.queue
+            && let Some(held) = self.is_busy(claim, &session).await?
+        {
+            return Ok(Attempt::Held(held));
+        }
+        self.join(claim, &session).await
+    }
+
+    /// Looks before a claim that would not wait: a refusal writes nothing, and stands in nobody's way.
+    async fn is_busy(&self, claim: &Claim, session: &Arc<Session>) -> Result<Option<Held>> {
+        let dir = self.dir(&claim.name);
+        let Some(line) = self.line(session, &dir, true).await? else { return Ok(None) };
+        line.check_limit(claim.mode)?;
+        if line.has_room(line.nodes.len(), claim.mode) {
+            return Ok(None);
+        }
+        let holder = line.holders().first().map(|node| format!("{dir}/{}", node.child));
+        Ok(Some(match holder {
+            Some(path) => self.who(session, &path).await?.unwrap_or_default(),
+            None => Held::default(),
+        }))
+    }
+
+    /// Makes the child and reads the line, in one round trip.
+    async fn join(&self, claim: &Claim, session: &Arc<Session>) -> Result<Attempt> {
+        let options = self.create(CreateMode::EphemeralSequential);
+        for _ in 0..MOST_RACES {
+            let Some(at) = self.sit(claim, session) else { return Ok(Attempt::Cancelled) };
+            let prefix = at.prefix(self.options.layout);
+            let (path, data) = (at.path(&prefix), at.data(false));
+            let sent = system_now();
+            // Both are on their way before the first is waited for; a session's requests are answered in order.
+            let making = session.client.create(&path, data.as_bytes(), &options);
+            let reading = session.client.get_children(&at.dir);
+            let (made, read) = (making.await, reading.await);
+            let (stat, number) = match made {
+                Ok(made) => made,
+                Err(Driver::NoNode) => {
+                    self.make_dir(session, &at.dir).await.map_err(map_err)?;
+                    continue;
+                }
+                Err(e) if is_definite(&e) => {
+                    self.stand_up(claim.holder);
+                    return Err(map_err(e));
+                }
+                Err(e) => return Err(self.failed(session, e)),
+            };
+            session.wrote(sent);
+            self.edit(claim.holder, |seat| seat.child = Some((format!("{prefix}{number}").into(), stat.czxid)));
+            let (children, dir) = read.map_err(|e| self.failed(session, e))?;
+            let line = Line::read(children, dir.mzxid);
+            let Some(at) = self.at(claim.holder) else { return Ok(Attempt::Cancelled) };
+            return self.settle(claim, at, line).await;
+        }
+        Err(Error::unavailable("the lock's directory is removed again and again").in_store("zookeeper"))
+    }
+
+    /// What a child that was just made amounts to.
+    async fn settle(&self, claim: &Claim, at: At, line: Result<Line>) -> Result<Attempt> {
+        let line = match line.and_then(|line| line.check_limit(claim.mode).map(|()| line)) {
+            Ok(line) => line,
+            Err(refused) => {
+                self.withdraw(&at).await;
+                return Err(refused);
+            }
+        };
+        if !claim.queue
+            && let Some((child, _)) = &at.child
+            && let Some(place) = line.at(child)
+            && !line.holds(place)
+        {
+            let holder = line.holders().first().map(|node| at.path(&node.child));
+            self.withdraw(&at).await;
+            let held = match holder {
+                Some(path) => self.who(&at.session, &path).await?,
+                None => None,
+            };
+            return Ok(Attempt::Held(held.unwrap_or_default()));
+        }
+        let seen = self.judge(&at, line).await?;
+        Ok(self.attempt(claim, &at, seen))
+    }
+
+    fn attempt(&self, claim: &Claim, at: &At, seen: Seen) -> Attempt {
+        match seen {
+            Seen::Holds(token) => Attempt::Granted(self.granted(at, token, claim.stamp, claim.ttl)),
+            Seen::Waits(held) => Attempt::Held(held),
+            Seen::Over(_) => {
+                self.stand_up(at.holder);
+                Attempt::Cancelled
+            }
+        }
+    }
+
+    /// A claim that is known to be there asks again: what it holds is not prolonged by that.
+    async fn ask_again(&self, claim: &Claim, at: At) -> Result<Attempt> {
+        let known = self.edit(claim.holder, |seat| {
+            (seat.stamp, seat.ttl) = (claim.stamp, claim.ttl);
+            (seat.token, seat.until, seat.handed, seat.releasing)
+        });
+        match known {
+            None | Some((.., true)) => Ok(Attempt::Cancelled),
+            Some((Some(token), until, handed, _)) => {
+                let Some((child, _)) = &at.child else { return Ok(Attempt::Cancelled) };
+                let there = at.session.client.check_stat(&at.path(child)).await;
+                if there.map_err(|e| self.failed(&at.session, e))?.is_none() || at.session.has_ended() {
+                    self.stand_up(claim.holder);
+                    return Ok(Attempt::Cancelled);
+                }
+                if handed {
+                    return Ok(Attempt::Granted(self.granted(&at, token, claim.stamp, claim.waiter_lease())));
+                }
+                Ok(Attempt::Granted(crate::store::Grant { token, stamp: claim.stamp, lease: until.since(claim.stamp) }))
+            }
+            Some((None, ..)) => {
+                let seen = self.look(&at).await?;
+                Ok(self.attempt(claim, &at, seen))
+            }
+        }
+    }
+
+    /// Reads where a claim in line stands.
+    pub(super) async fn look(&self, at: &At) -> Result<Seen> {
+        match self.line(&at.session, &at.dir, false).await? {
+            Some(line) => self.judge(at, line).await,
+            None => self.why(at).await,
+        }
+    }
+
+    /// What the line means for a claim: its turn, or whom to wait for.
+    pub(super) async fn judge(&self, at: &At, mut line: Line) -> Result<Seen> {
+        let Some((child, made)) = at.child.clone() else { return Ok(Seen::Over(LossReason::Gone)) };
+        for _ in 0..MOST_RACES {
+            let Some(place) = line.at(&child) else { return self.why(at).await };
+            if line.holds(place) {
+                let token = match at.token {
+                    Some(token) => token,
+                    // A lock was broken since this claim stood in line: the token must be above the one drawn by that.
+                    None if line.changed > made => match self.redraw(at, &child).await? {
+                        Some(token) => token,
+                        None => return self.why(at).await,
+                    },
+                    None => token(made)?,
+                };
+                if at.session.has_ended() {
+                    return Ok(Seen::Over(LossReason::SessionEnded));
+                }
+                return Ok(Seen::Holds(token));
+            }
+            if let Some(held) = self.wait(at, &line, place).await? {
+                return Ok(Seen::Waits(held));
+            }
+            // Whom to watch is gone already: look again.
+            match self.line(&at.session, &at.dir, false).await? {
+                Some(next) => line = next,
+                None => return self.why(at).await,
+            }
+        }
+        Err(Error::unavailable("the line changes faster than it can be read").in_store("zookeeper"))
+    }
+
+    /// Watches what is in the way, unless that is watched already, and says who holds. `None`: it has gone meanwhile.
+    async fn wait(&self, at: &At, line: &Line, place: usize) -> Result<Option<Held>> {
+        let first = line.holders().first().map(|node| node.child.clone()).unwrap_or_default();
+        let wanted = match line.watch(place) {
+            Watch::Nodes(nodes) => nodes,
+            Watch::Dir => BTreeSet::new(),
+        };
+        let known = self.edit(at.holder, |seat| {
+            let armed = seat.armed.as_ref().is_some_and(|armed| armed.nodes == wanted);
+            let held = seat.held.as_ref().filter(|(child, _)| *child == first).map(|(_, held)| held.clone());
+            (armed, held)
+        });
+        let Some((armed, held)) = known else { return Ok(Some(Held::default())) };
+        let path = at.path(&first);
+        let asking = held.is_none().then(|| at.session.client.get_data(&path));
+        if !armed && !self.arm(at, wanted).await? {
+            return Ok(None);
+        }
+        let held = match (held, asking) {
+            (Some(held), _) => held,
+            (None, Some(asking)) => match asking.await {
+                Ok((data, stat)) => who(&data, &stat),
+                Err(Driver::NoNode) => return Ok(None),
+                Err(e) => return Err(self.failed(&at.session, e)),
+            },
+            (None, None) => Held::default(),
+        };
+        let held = Held { place: Some(line.place(place)), ..held };
+        self.edit(at.holder, |seat| {
+            seat.place = line.place(place);
+            seat.held = Some((first, held.clone()));
+        });
+        Ok(Some(held))
+    }
+
+    /// Sets watches; `false` when one of the nodes is gone.
+    async fn arm(&self, at: &At, nodes: BTreeSet<String>) -> Result<bool> {
+        let client = &at.session.client;
+        let mut watchers = Vec::with_capacity(nodes.len().max(1));
+        if nodes.is_empty() {
+            let watched = client.get_and_watch_children(&at.dir).await.map_err(|e| self.failed(&at.session, e))?;
+            watchers.push(watched.2);
+        }
+        let paths: Vec<String> = nodes.iter().map(|child| at.path(child)).collect();
+        let asked: Vec<_> = paths.iter().map(|path| client.check_and_watch_stat(path)).collect();
+        for asked in asked {
+            let (stat, watcher) = asked.await.map_err(|e| self.failed(&at.session, e))?;
+            if stat.is_none() {
+                return Ok(false);
+            }
+            watchers.push(watcher);
+        }
+        let tasks = watchers.into_iter().map(|watcher| {
+            let (core, holder) = (self.me.clone(), at.holder);
+            let told = self.host.handle.spawn(async move {
+                watcher.changed().await;
+                if let Some(core) = core.upgrade() {
+                    turn(core, holder).await;
+                }
+            });
+            told.abort_handle()
+        });
+        let armed = Armed { nodes, tasks: tasks.collect() };
+        self.edit(at.holder, |seat| seat.armed = Some(armed));
+        Ok(true)
+    }
+
+    /// Something happened right before a claim: whether its turn has come is told at once.
+    async fn take_turn(&self, holder: HolderId) {
+        let known = self.edit(holder, |seat| {
+            // This very task is among those of `armed`, which must not end it.
+            if let Some(mut armed) = seat.armed.take() {
+                armed.tasks.clear();
+            }
+            !seat.releasing && seat.token.is_none()
+        });
+        let (Some(true), Some(at)) = (known, self.at(holder)) else { return };
+        match self.look(&at).await {
+            Ok(Seen::Holds(token)) => {
+                if let Some(grant) = self.handed(&at, token) {
+                    self.tell(Event::Granted(holder, grant));
+                }
+            }
+            Ok(Seen::Waits(_)) => {}
+            Ok(Seen::Over(_)) | Err(_) => self.tell(Event::Wake(at.name.clone())),
+        }
+    }
+
+    /// Draws a token above everything so far, once, and writes it down by writing the child's data anew.
+    async fn redraw(&self, at: &At, child: &str) -> Result<Option<Token>> {
+        let (client, path) = (&at.session.client, at.path(child));
+        for _ in 0..MOST_RACES {
+            let (data, stat) = match client.get_data(&path).await {
+                Err(Driver::NoNode) => return Ok(None),
+                read => read.map_err(|e| self.failed(&at.session, e))?,
+            };
+            if Data::parse(&data).is_some_and(|data| data.redrawn) {
+                return token(stat.mzxid).map(Some);
+            }
+            match client.set_data(&path, at.data(true).as_bytes(), Some(stat.version)).await {
+                Ok(stat) => return token(stat.mzxid).map(Some),
+                Err(Driver::BadVersion) => {}
+                Err(Driver::NoNode) => return Ok(None),
+                Err(e) => return Err(self.failed(&at.session, e)),
+            }
+        }
+        Err(Error::unavailable("the claim's node is changed again and again").in_store("zookeeper"))
+    }
+
+    /// Why a child that should be there is not.
+    pub(super) async fn why(&self, at: &At) -> Result<Seen> {
+        if at.session.has_ended() {
+            return Ok(Seen::Over(LossReason::SessionEnded));
+        }
+        let broken = match (&at.child, at.session.client.get_data(&at.dir).await) {
+            (Some((_, made)), Ok((data, _))) => data == format!("{BROKEN}{made}").as_bytes(),
+            (_, Ok(_) | Err(Driver::NoNode)) => false,
+            (_, Err(e)) => return Err(self.failed(&at.session, e)),
+        };
+        Ok(Seen::Over(if broken { LossReason::Broken } else { LossReason::Gone }))
+    }
+
+    /// The child of a claim whose making was not answered. After `sync` nothing of it can still come: what an older
+    /// connection of the session sends is refused once the session has moved on.
+    pub(super) async fn find(&self, at: &At) -> Result<Option<(Arc<str>, i64)>> {
+        let client = &at.session.client;
+        let Some(line) = self.line(&at.session, &at.dir, true).await? else { return Ok(None) };
+        let prefix = at.prefix(self.options.layout);
+        for node in line.nodes.iter().filter(|node| node.child.starts_with(&prefix)) {
+            let (data, stat) = match client.get_data(&at.path(&node.child)).await {
+                Err(Driver::NoNode) => continue,
+                read => read.map_err(|e| self.failed(&at.session, e))?,
+            };
+            let mine = Data::parse(&data).is_some_and(|data| data.holder == at.holder);
+            if mine && stat.ephemeral_owner == at.session.id {
+                return Ok(Some((node.child.as_str().into(), stat.czxid)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The claims of a lock; with `latest`, as the leader has them. `None`: it has no directory.
+    pub(super) async fn line(&self, session: &Arc<Session>, dir: &str, latest: bool) -> Result<Option<Line>> {
+        let synced = latest.then(|| session.client.sync(self.root()));
+        let reading = session.client.get_children(dir);
+        if let Some(synced) = synced {
+            synced.await.map_err(|e| self.failed(session, e))?;
+        }
+        match reading.await {
+            Ok((children, stat)) => Line::read(children, stat.mzxid).map(Some),
+            Err(Driver::NoNode) => Ok(None),
+            Err(e) => Err(self.failed(session, e)),
+        }
+    }
+
+    pub(super) fn root(&self) -> &str {
+        if self.options.root.is_empty() { "/" } else { &self.options.root }
+    }
+
+    /// Who holds; `None` when it has gone.
+    async fn who(&self, session: &Arc<Session>, path: &str) -> Result<Option<Held>> {
+        match session.client.get_data(path).await {
+            Ok((data, stat)) => Ok(Some(who(&data, &stat))),
+            Err(Driver::NoNode) => Ok(None),
+            Err(e) => Err(self.failed(session, e)),
+        }
+    }
+
+    /// Makes the path that locks are kept below: what may not be written there shows at once.
+    pub(super) async fn make_root(&self, session: &Arc<Session>) -> Result<()> {
+        if self.options.root.is_empty() {
+            return Ok(());
+        }
+        let there = session.client.check_stat(&self.options.root).await.map_err(map_err)?;
+        if there.is_none() {
+            let mode = self.create(CreateMode::Persistent);
+            session.client.mkdir(&self.options.root, &mode).await.map_err(map_err)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a lock's directory, which the server removes when nobody uses it any more.
+    pub(super) async fn make_dir(&self, session: &Arc<Session>, dir: &str) -> std::result::Result<(), Driver> {
+        let mode = self.create(CreateMode::Container);
+        let made = match session.client.create(dir, b"", &mode).await {
+            Err(Driver::NoNode) => {
+                session.client.mkdir(self.root(), &self.create(CreateMode::Persistent)).await?;
+                session.client.create(dir, b"", &mode).await
+            }
+            // Servers before 3.5.3 have no containers.
+            Err(Driver::Unimplemented) => session.client.create(dir, b"", &self.create(CreateMode::Persistent)).await,
+            made => made,
+        };
+        match made {
+            Ok(_) | Err(Driver::NodeExists) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// An error without an answer; notices the end of the session.
+    pub(super) fn failed(&self, session: &Arc<Session>, error: Driver) -> Error {
+        if is_end(&error) {
+            self.session_ended(session);
+        }
+        map_err(error)
+    }
+}
+
+/// Named, because watching leads to looking and looking to watching.
+fn turn(core: Arc<Core>, holder: HolderId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(async move { core.take_turn(holder).await })
+}
+
+/// What a holder's child says of it.
+pub(super) fn who(data: &[u8], stat: &Stat) -> Held {
+    let data = Data::parse(data);
+    let redrawn = data.as_ref().is_some_and(|data| data.redrawn);
+    Held {
+        token: token(if redrawn { stat.mzxid } else { stat.czxid }).ok(),
+        holder: data.map(|data| data.note),
+        since: u64::try_from(stat.ctime).ok().map(|ms| wall_time(ms.saturating_mul(1000))),
+        ..Held::default()
+    }
+}

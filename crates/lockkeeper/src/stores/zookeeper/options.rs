@@ -1,0 +1,202 @@
+//! What a store URL says: where, as whom, how.
+
+use super::names::Layout;
+use crate::duration;
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::escape;
+use std::fmt;
+use std::time::Duration;
+
+/// Every option, for the error that lists them.
+const KNOWN: &str = "acl, auth_file, follower_lag, layout, session_timeout";
+
+const SHAPE: &str = "a ZooKeeper URL looks like zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST…][/PATH]";
+
+/// How a ZooKeeper store is reached. `Debug` shows no secret.
+#[derive(Clone)]
+pub(super) struct Options {
+    /// `host:port,host:port`, as the driver wants it.
+    pub(super) servers: String,
+    /// The path below which locks are kept: empty, or `/a/b`.
+    pub(super) root: String,
+    /// `user:password`.
+    pub(super) login: Option<Vec<u8>>,
+    /// Whether what is created belongs to its creator alone.
+    pub(super) private: bool,
+    pub(super) layout: Layout,
+    /// What is asked for; the server has the last word.
+    pub(super) session_timeout: Duration,
+    /// How much older than it seems a session may be at the leader.
+    pub(super) follower_lag: Duration,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("servers", &self.servers)
+            .field("root", &self.root)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
+}
+
+fn bad(text: impl Into<String>) -> Error {
+    Error::invalid_config(text).in_store("zookeeper")
+}
+
+impl Options {
+    /// Reads what follows the scheme, not yet decoded, and the query's pairs.
+    pub(super) fn parse(place: &str, pairs: &[(String, String)]) -> Result<Self> {
+        let rest = place.strip_prefix("//").ok_or_else(|| bad(SHAPE))?;
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) =
+            authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
+        let servers = hosts.split(',').map(server).collect::<Result<Vec<_>>>()?.join(",");
+        let mut login = login.map(|login| crate::url::decode(login).map(String::into_bytes)).transpose()?;
+        let mut options = Self {
+            servers,
+            root: root(path)?,
+            login: None,
+            private: false,
+            layout: Layout::Curator,
+            session_timeout: Duration::from_secs(40),
+            follower_lag: Duration::from_secs(2),
+        };
+        let mut private = None;
+        for (key, value) in pairs {
+            let time = || duration::parse(value).map_err(|e| e.in_store("zookeeper"));
+            match key.as_str() {
+                "auth_file" if login.is_some() => {
+                    return Err(bad("the login is given twice: in the URL and as auth_file"));
+                }
+                "auth_file" => login = Some(read(value)?),
+                "acl" => {
+                    private = Some(match value.as_str() {
+                        "creator" => true,
+                        "open" => false,
+                        other => {
+                            return Err(bad(format!("acl={}: it is creator or open", escape(other.as_bytes()))));
+                        }
+                    });
+                }
+                "layout" => {
+                    options.layout = Layout::parse(value).ok_or_else(|| {
+                        bad(format!("layout={}: it is curator, curator-rw, kazoo or bare", escape(value.as_bytes())))
+                    })?;
+                }
+                "session_timeout" => options.session_timeout = time()?,
+                "follower_lag" => options.follower_lag = time()?,
+                _ => return Err(bad(format!("option '{}' is unknown; known are {KNOWN}", escape(key.as_bytes())))),
+            }
+        }
+        if login.as_ref().is_some_and(|login| !login.contains(&b':')) {
+            return Err(bad("a login is USER:PASSWORD"));
+        }
+        if private == Some(true) && login.is_none() {
+            return Err(bad("acl=creator needs a login: USER:PASSWORD@ in the URL, or auth_file"));
+        }
+        if !(Duration::from_millis(100)..=Duration::from_secs(24 * 3600)).contains(&options.session_timeout) {
+            return Err(bad("session_timeout is from 100ms to 24h"));
+        }
+        options.private = private.unwrap_or(login.is_some());
+        options.login = login;
+        Ok(options)
+    }
+}
+
+/// `host`, `host:port` or `[::1]:port`, with the port in.
+fn server(text: &str) -> Result<String> {
+    let bare = text.rsplit_once(']').map_or(text, |(_, after)| after);
+    let (host, port) = match bare.rsplit_once(':') {
+        Some((_, port)) => (&text[..text.len() - port.len() - 1], port),
+        None => (text, "2181"),
+    };
+    if port.parse::<u16>().is_err() {
+        return Err(bad("a port of a ZooKeeper URL is not a number up to 65535"));
+    }
+    if host.is_empty() || !host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b)) {
+        return Err(bad("a ZooKeeper URL needs a host, such as zookeeper://localhost"));
+    }
+    Ok(format!("{host}:{port}"))
+}
+
+/// The path that locks are kept below, without a slash at its end.
+fn root(path: &str) -> Result<String> {
+    let path = crate::url::decode(path.trim_end_matches('/'))?;
+    if path.is_empty() {
+        return Ok(String::new());
+    }
+    let valid = |part: &str| {
+        !part.is_empty()
+            && part != "."
+            && part != ".."
+            && !part.chars().any(|c| c.is_control() || u32::from(c) > 0xd7ff)
+    };
+    if !path.split('/').all(valid) {
+        return Err(bad("the path of a ZooKeeper URL has a part that no node can be called"));
+    }
+    if path == "zookeeper" || path.starts_with("zookeeper/") {
+        return Err(bad("/zookeeper belongs to the server; choose another path"));
+    }
+    Ok(format!("/{path}"))
+}
+
+fn read(path: &str) -> Result<Vec<u8>> {
+    let text = std::fs::read(path).map_err(|e| {
+        let kind = match e.kind() {
+            std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+            _ => ErrorKind::InvalidConfig,
+        };
+        Error::new(kind, format!("auth_file cannot be read: {e}")).with_source(e).in_store("zookeeper")
+    })?;
+    let end = text.iter().rposition(|b| !b.is_ascii_whitespace()).map_or(0, |at| at + 1);
+    Ok(text[..end].to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<Options> {
+        let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Options::parse(place, &pairs)
+    }
+
+    #[test]
+    fn a_url_names_servers_login_and_path() {
+        let options = parse("//ann:p%40s@a,b:7000,[::1]:1/locks/app/", &[("layout", "kazoo")]).unwrap();
+        assert_eq!(options.servers, "a:2181,b:7000,[::1]:1");
+        assert_eq!((options.root.as_str(), options.login.as_deref()), ("/locks/app", Some(&b"ann:p@s"[..])));
+        assert!(options.private && options.layout == Layout::Kazoo);
+        let options = parse("//h", &[("session_timeout", "6s"), ("follower_lag", "500ms")]).unwrap();
+        assert_eq!((options.root.as_str(), options.private), ("", false));
+        assert_eq!(options.session_timeout, Duration::from_secs(6));
+    }
+
+    #[test]
+    fn mistakes_are_named_and_secrets_are_not() {
+        for (place, pairs) in [
+            ("h", &[][..]),
+            ("//", &[]),
+            ("//h:x", &[]),
+            ("//h:70000", &[]),
+            ("//a,,b", &[]),
+            ("//h/a//b", &[]),
+            ("//h/..", &[]),
+            ("//h/zookeeper", &[]),
+            ("//geheim@h", &[]),
+            ("//h", &[("layout", "blue\n")]),
+            ("//h", &[("acl", "creator")]),
+            ("//h", &[("acl", "x")]),
+            ("//h", &[("session_timeout", "1ms")]),
+            ("//h", &[("auth_file", "/nowhere")]),
+            ("//u:geheim@h", &[("auth_file", "/nowhere")]),
+            ("//u:geheim@h", &[("colour", "geheim")]),
+        ] {
+            let error = parse(place, pairs).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{place}");
+            assert!(!format!("{error:?}").contains("geheim"), "{error:?}");
+        }
+        assert!(!format!("{:?}", parse("//u:geheim@h", &[]).unwrap()).contains("geheim"));
+    }
+}

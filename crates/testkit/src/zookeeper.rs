@@ -1,0 +1,234 @@
+//! Real ZooKeeper servers on free loopback ports, alone or as an ensemble of three.
+
+use crate::redis::end_with_us;
+use crate::{Proc, SOON, Signal, TempDir, eventually, free_port};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Where Debian keeps what a server is made of.
+const JARS: [&str; 2] = ["/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-nop.jar"];
+
+/// A server's own short time, so that sessions can be short too; the longest session is 2 minutes.
+const CONFIG: &str = "tickTime=250\ninitLimit=20\nsyncLimit=8\nminSessionTimeout=500\nmaxSessionTimeout=120000\n\
+    clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\nmaxClientCnxns=0\nforceSync=no\n";
+
+/// A ZooKeeper server of a test's own; killed when dropped.
+#[derive(Debug)]
+pub struct ZooKeeperServer {
+    process: Option<Proc>,
+    port: u16,
+    config: String,
+    /// Options of the Java machine, such as `-Dreadonlymode.enabled=true`.
+    java: Vec<String>,
+    dir: TempDir,
+}
+
+impl ZooKeeperServer {
+    /// Starts one that stands alone.
+    #[allow(clippy::new_without_default, reason = "it starts a process: not a value to have by default")]
+    pub fn new() -> Self {
+        Self::with("")
+    }
+
+    /// Starts one with more lines of configuration.
+    pub fn with(config: &str) -> Self {
+        let mut server = Self::prepared(config, None, &[]);
+        // Somebody else may take the port first; another one is as good.
+        for _ in 0..5 {
+            server.launch();
+            if server.is_ready(SOON) {
+                return server;
+            }
+            server.port = free_port();
+        }
+        panic!("ZooKeeper does not start: {:?}", server.process.take().map(Proc::wait));
+    }
+
+    fn prepared(config: &str, id: Option<usize>, java: &[&str]) -> Self {
+        let dir = TempDir::new();
+        if let Some(id) = id {
+            dir.write("data/myid", &id.to_string());
+        }
+        let java = java.iter().map(|o| (*o).to_owned()).collect();
+        Self { process: None, port: free_port(), config: config.to_owned(), java, dir }
+    }
+
+    fn launch(&mut self) {
+        for jar in JARS {
+            assert!(
+                Path::new(jar).exists(),
+                "{jar} is missing: apt-get install --no-install-recommends zookeeper default-jre-headless"
+            );
+        }
+        let data = self.dir.join("data");
+        let text = format!("{CONFIG}dataDir={}\nclientPort={}\n{}\n", data.display(), self.port, self.config);
+        let file = self.dir.write("zoo.cfg", &text);
+        let mut command = Command::new("java");
+        // A small machine that starts fast.
+        command.args(["-Xmx256m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]);
+        command.args(&self.java).args(["-cp", &JARS.join(":")]);
+        command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(file);
+        self.process = Some(Proc::start(&mut command));
+    }
+
+    /// Whether it serves clients within `limit`; `false` at once when it has ended.
+    fn is_ready(&mut self, limit: Duration) -> bool {
+        let end = Instant::now() + limit;
+        while Instant::now() < end {
+            if self.mode().is_some() {
+                return true;
+            }
+            if self.process.as_mut().is_none_or(|process| !process.is_running()) {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL, without a login.
+    pub fn url(&self) -> String {
+        format!("zookeeper://127.0.0.1:{}", self.port)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.process.as_ref().map_or(0, Proc::pid)
+    }
+
+    /// The answer to a word of four letters, such as `mntr`; nothing when it does not answer.
+    pub fn ask(&self, word: &str) -> String {
+        let address = SocketAddr::from(([127, 0, 0, 1], self.port));
+        let answer = TcpStream::connect_timeout(&address, Duration::from_secs(2)).and_then(|mut stream| {
+            stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+            stream.write_all(word.as_bytes())?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).map(|_| text)
+        });
+        answer.unwrap_or_default()
+    }
+
+    /// `standalone`, `leader` or `follower`; `None` when it serves nobody.
+    pub fn mode(&self) -> Option<String> {
+        self.ask("srvr").lines().find_map(|line| Some(line.strip_prefix("Mode: ")?.to_owned()))
+    }
+
+    /// A number of `mntr`, such as `zk_packets_received`.
+    pub fn counter(&self, name: &str) -> u64 {
+        let text = self.ask("mntr");
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        value.unwrap_or_else(|| panic!("mntr has no number {name}: {text}"))
+    }
+
+    /// Kills it, as a power failure would; its data stays.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts it again after `kill`, without waiting until it serves anybody.
+    pub fn restart(&mut self) {
+        self.launch();
+    }
+
+    /// Starts it again after `kill`.
+    pub fn start(&mut self) {
+        self.launch();
+        assert!(self.is_ready(SOON), "ZooKeeper starts again: {:?}", self.process.take().map(Proc::wait));
+    }
+
+    /// Stops it for as long as the answer lives: it neither answers nor closes anything.
+    pub fn pause(&self) -> Paused {
+        let pid = self.pid();
+        crate::signal(pid, Signal::STOP);
+        Paused(pid)
+    }
+
+    /// Keeps it for the rest of this process.
+    pub fn share(self) -> &'static Self {
+        end_with_us(&[self.pid()], &[self.dir.path()]);
+        Box::leak(Box::new(self))
+    }
+}
+
+/// A process that stands still, until this is dropped.
+#[derive(Debug)]
+pub struct Paused(i32);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        crate::signal(self.0, Signal::CONT);
+    }
+}
+
+/// Three servers that elect a leader among them.
+#[derive(Debug)]
+pub struct ZooKeeperEnsemble {
+    /// All of them, in order of their numbers.
+    pub servers: Vec<ZooKeeperServer>,
+}
+
+impl ZooKeeperEnsemble {
+    /// Starts them, and waits until all serve clients.
+    #[allow(clippy::new_without_default, reason = "it starts processes: not a value to have by default")]
+    pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts them with options for the Java machine.
+    pub fn with(java: &[&str]) -> Self {
+        for _ in 0..5 {
+            let line = |id: usize| format!("server.{id}=127.0.0.1:{}:{}\n", free_port(), free_port());
+            let config: String = (1..=3).map(line).collect();
+            let servers = (1..=3).map(|id| ZooKeeperServer::prepared(&config, Some(id), java)).collect();
+            let mut ensemble = Self { servers };
+            ensemble.servers.iter_mut().for_each(ZooKeeperServer::launch);
+            // Somebody else may have taken one of the ports.
+            if ensemble.servers.iter_mut().all(|server| server.is_ready(SOON)) {
+                return ensemble;
+            }
+        }
+        panic!("an ensemble of ZooKeeper servers does not start");
+    }
+
+    /// The URL with all of them.
+    pub fn url(&self) -> String {
+        let hosts: Vec<String> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+        format!("zookeeper://{}", hosts.join(","))
+    }
+
+    /// Which one leads.
+    pub fn leader(&self) -> usize {
+        crate::found(SOON, "a leader is elected", || {
+            self.servers.iter().position(|server| server.mode().as_deref() == Some("leader"))
+        })
+    }
+
+    /// Waits until all of them serve clients.
+    pub fn whole(&self) {
+        eventually(SOON * 2, "all servers are back", || self.servers.iter().all(|server| server.mode().is_some()));
+    }
+
+    /// Waits until all but one serve clients.
+    pub fn whole_but(&self, one: usize) {
+        eventually(SOON * 2, "a quorum is back", || {
+            let mut others = self.servers.iter().enumerate().filter(|(i, _)| *i != one);
+            others.all(|(_, server)| server.mode().is_some_and(|mode| mode == "leader" || mode == "follower"))
+        });
+    }
+
+    /// Keeps them for the rest of this process.
+    pub fn share(self) -> &'static Self {
+        let pids: Vec<i32> = self.servers.iter().map(ZooKeeperServer::pid).collect();
+        let dirs: Vec<&Path> = self.servers.iter().map(|server| server.dir.path()).collect();
+        end_with_us(&pids, &dirs);
+        Box::leak(Box::new(self))
+    }
+}
