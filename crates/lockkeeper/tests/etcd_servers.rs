@@ -300,9 +300,19 @@ async fn a_key_of_our_lease_that_no_claim_owns_is_swept() {
     let guard = taken(&keeper, "held").await;
     let key = server.ctl(&["get", "held/", "--prefix", "--keys-only"]);
     let lease = key.trim().strip_prefix("held/").and_then(|rest| rest.split('-').next()).expect("a lease").to_owned();
-    let orphan = format!("x/{lease}-{:032x}", 7);
+    let orphan = format!("x/{lease}-7");
     server.ctl(&["put", &orphan, "lk1:1:1:h:l", &format!("--lease={lease}")]);
     assert!(keeper.lock("x").try_acquire().await.expect("answered").is_none(), "it is in the way");
+    // The key that its own next claim would have is cleared at once, whether it waits or only tries.
+    for name in ["tried", "waited"] {
+        let value = format!("lk1:{:032x}:1:1:h:l", 7);
+        server.ctl(&["put", &format!("{name}/{lease}-0"), &value, &format!("--lease={lease}")]);
+        let lock = keeper.lock(name);
+        let mine = if name == "tried" { lock.try_acquire().await } else { lock.wait(SOON).acquire().await.map(Some) };
+        let mine = mine.expect("answered").expect("granted");
+        assert_eq!(server.ctl(&["get", &format!("{name}/"), "--prefix"]).matches(&lease).count(), 1);
+        mine.release().await.expect("released");
+    }
     // A call without an answer is what makes a keeper look for leftovers.
     for _ in 0..3 {
         drop(tokio::time::timeout(Duration::from_micros(1), keeper.lock("y").acquire()).await);

@@ -2,7 +2,7 @@
 
 use super::core::{ASK_LIMIT, Core, Lease, News, Seat, Watch, limit};
 use super::error::Fault;
-use super::keys::{self, Keys, note_text, token};
+use super::keys::{self, Entry, Keys, note_text, token};
 use super::line::{self, COUNTED, Line, few, reads};
 use super::proto::{Compare, KeyValue, Op, Range, Txn};
 use crate::error::{Error, Result};
@@ -20,8 +20,10 @@ pub(super) enum Asked {
     Waits(Held),
     /// Not free, and the claim does not wait.
     Refused(Held),
-    /// The claim was there already.
-    Known(KeyValue),
+    /// The claim has been there since that revision.
+    Known(i64),
+    /// Its key is there since that revision, left over from a claim that nobody knows any more.
+    Leftover(i64),
     /// It has ended.
     Over(LossReason),
 }
@@ -62,6 +64,12 @@ impl Core {
                 }
                 Err(Fault::NoLease) => {}
                 _ if lease.has_ended() => {}
+                Ok(Asked::Leftover(created)) if first => {
+                    first = false;
+                    self.answered(claim, false);
+                    self.clear(&seat.key, created, limit(claim.ttl)).await?;
+                    continue;
+                }
                 Err(fault) => {
                     self.answered(claim, true);
                     return Err(fault.into());
@@ -82,12 +90,12 @@ impl Core {
         Ok(match asked {
             Asked::Holds(token) => Attempt::Granted(lease.grant(token, claim)),
             Asked::Waits(held) | Asked::Refused(held) => Attempt::Held(held),
-            Asked::Over(_) => {
+            Asked::Over(_) | Asked::Leftover(_) => {
                 self.stand_up(claim.holder);
                 Attempt::Cancelled
             }
-            Asked::Known(kv) => {
-                self.edit(claim.holder, |seat| seat.created = Some(kv.create_revision));
+            Asked::Known(created) => {
+                self.edit(claim.holder, |seat| seat.created = Some(created));
                 match self.seat(claim.holder) {
                     Some(seat) => return self.ask_again(claim, keys, &seat).await,
                     None => Attempt::Cancelled,
@@ -121,7 +129,7 @@ impl Core {
             _ => vec![Compare::empty(keys.all())],
         };
         free.push(Compare::absent(&tomb));
-        let put = Op::put(&own[..], note_text(&claim.note), lease);
+        let put = Op::put(&own[..], note_text(claim), lease);
         // What comes after the put travels to every member and is needed only by those who are refused: as little as can
         // be for a claim that asks for the first time.
         let again = seat.unanswered > 1;
@@ -130,7 +138,8 @@ impl Core {
             (true, false) => {
                 let mut then = vec![put.clone()];
                 then.extend(line::joining(keys, claim.mode));
-                vec![Txn { compare: vec![Compare::absent(&tomb)], then, otherwise: Vec::new() }.into()]
+                let compare = vec![Compare::absent(own), Compare::absent(&tomb)];
+                vec![Txn { compare, then, otherwise: vec![Range::one(&own[..]).into()] }.into()]
             }
             (false, true) => few(keys, own, &tomb),
             (true, true) => {
@@ -153,15 +162,18 @@ impl Core {
             return Ok(match (queued, &line.tomb, &line.own) {
                 (true, ..) => self.waits(claim, keys, own, revision, &line),
                 (_, Some(tomb), _) => Asked::Over(reason(tomb)),
-                (_, _, Some(own)) => Asked::Known(own.clone()),
+                (_, _, Some(own)) => known(claim, own),
                 _ => Asked::Refused(line.held(None)),
             });
         }
         let line = Line::joined(keys, revision, found);
+        if !queued && let Some(own) = line.first_is(own) {
+            return Ok(known(claim, own));
+        }
         Ok(match (queued, line.is_plain()) {
             (true, true) => self.waits(claim, keys, own, revision, &line),
             // Its place among readers or permits takes a second look.
-            (true, false) => Asked::Known(KeyValue { create_revision: revision, ..KeyValue::default() }),
+            (true, false) => Asked::Known(revision),
             // With nobody there only a tombstone can have been in the way.
             (false, _) if claim.queue || line.is_empty() => Asked::Over(LossReason::Released),
             (false, _) => Asked::Refused(line.held(None)),
@@ -176,7 +188,7 @@ impl Core {
         for _ in 0..MOST_RACES {
             let unchanged = Compare::unchanged_since(keys.all(), line.revision);
             let compare = vec![unchanged, Compare::absent(own), Compare::absent(&tomb)];
-            let then = vec![Op::put(&own[..], note_text(&claim.note), lease)];
+            let then = vec![Op::put(&own[..], note_text(claim), lease)];
             let otherwise = reads(keys, claim.mode, own, &tomb, 0);
             let answer = self.rpc.txn(Txn { compare, then, otherwise }, limit(claim.ttl)).await?;
             let revision = answer.revision();
@@ -192,7 +204,7 @@ impl Core {
                 return Ok(Asked::Over(reason(tomb)));
             }
             if let Some(own) = &line.own {
-                return Ok(Asked::Known(own.clone()));
+                return Ok(known(claim, own));
             }
             if let (Some(used), Mode::Permit { limit }) = (line.other_limit(claim.mode), claim.mode) {
                 return Err(Fault::Refused(
@@ -217,16 +229,17 @@ impl Core {
                 let then = vec![Range::one(&seat.key[..]).keys_only().into()];
                 let answer =
                     self.rpc.txn(Txn { then, ..Txn::default() }, limit(claim.ttl)).await.map_err(Error::from)?;
-                match answer.ranges().next() {
-                    Some(range) if !range.kvs.is_empty() && !seat.lease.has_ended() => Asked::Holds(token),
-                    _ => Asked::Over(LossReason::Gone),
+                let found = answer.ranges().next().and_then(|range| Some(range.kvs.first()?.create_revision));
+                match found == seat.created && !seat.lease.has_ended() {
+                    true => Asked::Holds(token),
+                    false => Asked::Over(LossReason::Gone),
                 }
             }
         };
         Ok(match asked {
             Asked::Holds(token) => Attempt::Granted(seat.lease.grant(token, claim)),
             Asked::Waits(held) | Asked::Refused(held) => Attempt::Held(held),
-            Asked::Over(_) | Asked::Known(_) => {
+            Asked::Over(_) | Asked::Known(_) | Asked::Leftover(_) => {
                 self.stand_up(claim.holder);
                 Attempt::Cancelled
             }
@@ -244,7 +257,7 @@ impl Core {
         let hinted = self.edit(claim.holder, |seat| std::mem::take(&mut seat.hinted)).unwrap_or(true);
         let otherwise = reads(keys, claim.mode, own, &tomb, created);
         let mine = vec![Compare::created(own, created), Compare::modified(own, created)];
-        let put = Op::put(&own[..], note_text(&claim.note), seat.lease.id);
+        let put = Op::put(&own[..], note_text(claim), seat.lease.id);
         let far = seat.held.as_ref().and_then(|held| held.place).is_some_and(|place| place > COUNTED);
         let (step, txn) = match (&seat.before, claim.mode) {
             // Far behind, and nothing has happened right in front: that is all there is to know.
@@ -273,9 +286,11 @@ impl Core {
             _ => {}
         }
         let line = Line::read(keys, revision, answer.ranges());
-        let Some(kv) = &line.own else { return Ok(self.why(seat, line.tomb.as_ref())) };
-        if kv.mod_revision > created {
-            return Ok(self.still(seat, self.holds(claim, created, kv.mod_revision).map_err(Error::from)?));
+        let Some(own_entry) = line.own.as_ref().filter(|entry| entry.created == created) else {
+            return Ok(self.why(seat, line.tomb.as_ref()));
+        };
+        if own_entry.modified > created {
+            return Ok(self.still(seat, self.holds(claim, created, own_entry.modified).map_err(Error::from)?));
         }
         if !line.admits(claim.mode, own, created) {
             return Ok(self.waits(claim, keys, own, created, &line));
@@ -287,7 +302,10 @@ impl Core {
         };
         let written = match (answer.succeeded, answer.revision()) {
             (true, revision) => Some(revision),
-            (false, _) => answer.ranges().next().and_then(|range| Some(range.kvs.first()?.mod_revision)),
+            (false, _) => {
+                let kv = answer.ranges().next().and_then(|range| range.kvs.into_iter().next());
+                kv.filter(|kv| kv.create_revision == created).map(|kv| kv.mod_revision)
+            }
         };
         match written {
             Some(revision) => Ok(self.still(seat, self.holds(claim, created, revision).map_err(Error::from)?)),
@@ -353,6 +371,11 @@ impl Core {
         self.lease_ended(lease);
         Ok(LossReason::SessionEnded)
     }
+}
+
+/// What a key of the claim's own means.
+fn known(claim: &Claim, own: &Entry) -> Asked {
+    if own.holder == Some(claim.holder) { Asked::Known(own.created) } else { Asked::Leftover(own.created) }
 }
 
 /// The value of a tombstone that an operator's break leaves.

@@ -5,7 +5,7 @@
 
 use super::error::Fault;
 use super::keys::{self, Keys};
-use super::proto::{Op, Range, Txn};
+use super::proto::{Op, Range, RangeAnswer, Txn};
 use super::registers::FenceLease;
 use super::rpc::Rpc;
 use crate::clock::{Stamp, system_now};
@@ -100,11 +100,48 @@ pub(super) struct Seat {
     pub(super) lost: Option<(LossReason, Stamp)>,
 }
 
+/// All seats, and the keys they have.
+#[derive(Debug, Default)]
+pub(super) struct Seats {
+    by: HashMap<HolderId, Seat>,
+    keys: HashSet<Vec<u8>>,
+}
+
+impl Seats {
+    pub(super) fn values(&self) -> impl Iterator<Item = &Seat> {
+        self.by.values()
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Seat> {
+        self.by.values_mut()
+    }
+
+    /// A seat with a key that no other seat has.
+    fn add(&mut self, claim: &Claim, keys: &Keys, lease: &Arc<Lease>) -> &mut Seat {
+        self.remove(claim.holder);
+        let mut key = keys.claim(claim.mode, lease.id, 0);
+        for number in 1.. {
+            if !self.keys.contains(&key) {
+                break;
+            }
+            key = keys.claim(claim.mode, lease.id, number);
+        }
+        self.keys.insert(key.clone());
+        self.by.entry(claim.holder).or_insert_with(|| Seat::new(claim, key, lease.clone()))
+    }
+
+    fn remove(&mut self, holder: HolderId) -> Option<Seat> {
+        let seat = self.by.remove(&holder)?;
+        self.keys.remove(&seat.key);
+        Some(seat)
+    }
+}
+
 impl Seat {
-    fn new(claim: &Claim, keys: &Keys, lease: Arc<Lease>) -> Self {
+    fn new(claim: &Claim, key: Vec<u8>, lease: Arc<Lease>) -> Self {
         Self {
             name: claim.name.clone(),
-            key: keys.claim(claim.mode, lease.id, claim.holder),
+            key,
             lease,
             created: None,
             token: None,
@@ -172,7 +209,7 @@ pub(super) struct Core {
     pub(super) floor: u64,
     leases: Mutex<HashMap<u64, Arc<Lease>>>,
     granting: tokio::sync::Mutex<()>,
-    pub(super) seats: Mutex<HashMap<HolderId, Seat>>,
+    pub(super) seats: Mutex<Seats>,
     /// Claims that were released before their acquire had begun, and when. Locked after `seats`.
     cancelled: Mutex<HashMap<HolderId, Stamp>>,
     news: mpsc::UnboundedSender<News>,
@@ -248,7 +285,7 @@ impl Core {
         lease.is_fresh(now).then(|| lease.clone())
     }
 
-    /// Keeps a lease alive, then looks at some keys: which of them are there. `None` when the lease has ended.
+    /// Keeps a lease alive, then looks at some keys: which of them are there, created when they should. `None` when the lease has ended.
     ///
     /// A keep-alive is answered by one member on its own. One that has been replaced as the leader without noticing would
     /// prolong nothing, so it counts only when a read through the same member, which needs a majority, finds the same term
@@ -257,7 +294,7 @@ impl Core {
         &self,
         lease: &Arc<Lease>,
         stamp: Stamp,
-        keys: Vec<Vec<u8>>,
+        keys: Vec<(Vec<u8>, i64)>,
         limit: Duration,
     ) -> Result<Option<Kept>> {
         let line = self.rpc.line().await?;
@@ -272,12 +309,12 @@ impl Core {
         };
         let term = answer.header.map(|header| header.raft_term);
         let mut kept = Kept { there: Vec::with_capacity(keys.len()), revision: 0 };
-        let mut chunks: Vec<&[Vec<u8>]> = keys.chunks(MAX_OPS).collect();
+        let mut chunks: Vec<&[(Vec<u8>, i64)]> = keys.chunks(MAX_OPS).collect();
         if chunks.is_empty() {
             chunks.push(&[]);
         }
         for chunk in chunks {
-            let mut then: Vec<Op> = chunk.iter().map(|key| Range::one(&key[..]).keys_only().into()).collect();
+            let mut then: Vec<Op> = chunk.iter().map(|(key, _)| Range::one(&key[..]).keys_only().into()).collect();
             if then.is_empty() {
                 then.push(Range::one(keys::session(lease.id)).keys_only().into());
             }
@@ -286,7 +323,10 @@ impl Core {
                 return Err(Error::unavailable("the leader has changed during the keep-alive").in_store("etcd"));
             }
             kept.revision = read.revision();
-            kept.there.extend(read.ranges().take(chunk.len()).map(|range| !range.kvs.is_empty()));
+            let there = |(range, (_, created)): (RangeAnswer, &(Vec<u8>, i64))| {
+                range.kvs.first().is_some_and(|kv| kv.create_revision == *created)
+            };
+            kept.there.extend(read.ranges().zip(chunk).map(there));
         }
         lease.acked.fetch_max(stamp.as_micros(), Ordering::Relaxed);
         Ok(Some(kept))
@@ -303,7 +343,7 @@ impl Core {
         }
         drop(leases);
         let now = system_now();
-        for (holder, seat) in lock(&self.seats).iter_mut() {
+        for (holder, seat) in &mut lock(&self.seats).by {
             if seat.lease.id == lease.id && seat.lost.is_none() {
                 seat.lost = Some((LossReason::SessionEnded, now));
                 self.tell(News::Event(Event::Lost(*holder, LossReason::SessionEnded)));
@@ -328,10 +368,11 @@ impl Core {
         if lock(&self.cancelled).contains_key(&claim.holder) {
             return None;
         }
-        let seat = seats.entry(claim.holder).or_insert_with(|| Seat::new(claim, keys, lease.clone()));
-        if seat.lease.has_ended() && seat.lease.id != lease.id {
-            *seat = Seat::new(claim, keys, lease.clone());
-        }
+        let known = seats.by.get(&claim.holder);
+        let seat = match known.is_some_and(|seat| !seat.lease.has_ended() || seat.lease.id == lease.id) {
+            true => seats.by.get_mut(&claim.holder)?,
+            false => seats.add(claim, keys, lease),
+        };
         seat.unanswered += 1;
         Some(seat.clone())
     }
@@ -339,7 +380,7 @@ impl Core {
     /// The seat of a claim that is to be released. Without one its acquire, if it still comes, is refused.
     pub(super) fn leave(&self, claim: &Claim) -> Option<Seat> {
         let mut seats = lock(&self.seats);
-        match seats.get_mut(&claim.holder) {
+        match seats.by.get_mut(&claim.holder) {
             Some(seat) => {
                 seat.releasing = true;
                 Some(seat.clone())
@@ -347,6 +388,7 @@ impl Core {
             None => {
                 if claim.unsettled {
                     lock(&self.cancelled).insert(claim.holder, system_now());
+                    self.doubt();
                 }
                 None
             }
@@ -355,21 +397,25 @@ impl Core {
 
     /// Forgets claims that ended so long ago that nobody asks for them any more.
     pub(super) fn forget(&self, now: Stamp) {
-        lock(&self.seats).retain(|_, seat| seat.lost.is_none_or(|(_, since)| now.since(since) < REMEMBERED));
+        let mut seats = lock(&self.seats);
+        let old = |seat: &Seat| seat.lost.is_some_and(|(_, since)| now.since(since) >= REMEMBERED);
+        let old: Vec<HolderId> = seats.by.iter().filter(|(_, seat)| old(seat)).map(|(holder, _)| *holder).collect();
+        old.into_iter().for_each(|holder| drop(seats.remove(holder)));
+        drop(seats);
         lock(&self.cancelled).retain(|_, since| now.since(*since) < REMEMBERED);
     }
 
     pub(super) fn seat(&self, holder: HolderId) -> Option<Seat> {
-        lock(&self.seats).get(&holder).cloned()
+        lock(&self.seats).by.get(&holder).cloned()
     }
 
     pub(super) fn edit<T>(&self, holder: HolderId, change: impl FnOnce(&mut Seat) -> T) -> Option<T> {
-        lock(&self.seats).get_mut(&holder).map(change)
+        lock(&self.seats).by.get_mut(&holder).map(change)
     }
 
     /// Forgets a claim that has ended.
     pub(super) fn stand_up(&self, holder: HolderId) {
-        let seat = lock(&self.seats).remove(&holder);
+        let seat = lock(&self.seats).remove(holder);
         if seat.is_some_and(|seat| seat.watched) {
             self.tell(News::Forget(holder));
         }

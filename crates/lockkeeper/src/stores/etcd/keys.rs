@@ -1,7 +1,9 @@
 //! Where everything of a lock is kept in etcd, and who of a line holds. Pure.
 //!
-//! - `BASE/LEASE-HOLDER` an Exclusive claim, `BASE/s-LEASE-HOLDER` a Shared one, `BASE/p7-LEASE-HOLDER` a permit of 7; held
-//!   or waiting, in the order of their creation. LEASE is the lease's id in hexadecimal, as other clients write it.
+//! - `BASE/LEASE-N` an Exclusive claim, `BASE/s-LEASE-N` a Shared one, `BASE/p7-LEASE-N` a permit of 7; held or waiting, in
+//!   the order of their creation. LEASE is the lease's id in hexadecimal, as other clients write it; N tells claims of one
+//!   lease apart. Keys are used again: etcd remembers each one until the next compaction, and whoever reads a line passes
+//!   all that were ever in it. A claim's own is the key with its creation revision.
 //! - BASE is the name itself, or for a name with a `/`: `/` and the name with `/` and `%` percent-encoded. With native
 //!   names it is always the name.
 //! - `/lk/lease/LEASE/session` lives as long as a lease; `/lk/lease/LEASE/x-HOLDER` is a tombstone.
@@ -10,7 +12,7 @@
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
-use crate::store::{Held, HolderRecord, Mode, Note};
+use crate::store::{Claim, Held, HolderRecord, Mode, Note};
 use crate::stores::etcd::proto::KeyValue;
 use crate::token::{HolderId, Token};
 
@@ -55,13 +57,13 @@ impl Keys {
         [[self.prefix.clone(), with(b"s-")], [with(b"s."), self.end.clone()]]
     }
 
-    pub(super) fn claim(&self, mode: Mode, lease: i64, holder: HolderId) -> Vec<u8> {
+    pub(super) fn claim(&self, mode: Mode, lease: i64, number: u32) -> Vec<u8> {
         let kind = match mode {
             Mode::Exclusive => String::new(),
             Mode::Shared => "s-".to_owned(),
             Mode::Permit { limit } => format!("p{limit}-"),
         };
-        [&self.prefix[..], format!("{kind}{lease:x}-{}", holder.to_hex()).as_bytes()].concat()
+        [&self.prefix[..], format!("{kind}{lease:x}-{number}").as_bytes()].concat()
     }
 }
 
@@ -158,28 +160,27 @@ pub(super) fn value(key: &LockName) -> Vec<u8> {
 pub(super) struct Entry {
     pub(super) key: Vec<u8>,
     pub(super) mode: Mode,
-    /// `None` for another client's.
+    /// `None` for another client's, and where only keys were read.
     pub(super) holder: Option<HolderId>,
+    note: Option<(Note, u64)>,
     pub(super) created: i64,
     pub(super) modified: i64,
     pub(super) lease: i64,
-    value: Vec<u8>,
 }
 
 impl Entry {
     /// What is not ours counts as Exclusive, whatever it is.
     pub(super) fn read(keys: &Keys, kv: KeyValue) -> Self {
         let suffix = kv.key.get(keys.prefix.len()..).unwrap_or_default();
-        let (mode, rest) = kind(suffix);
-        let holder = std::str::from_utf8(rest).ok().and_then(|text| HolderId::from_hex(text.rsplit_once('-')?.1));
+        let (holder, note) = std::str::from_utf8(&kv.value).ok().and_then(parse_note).unzip();
         Self {
-            mode,
+            mode: kind(suffix).0,
             holder,
+            note,
             created: kv.create_revision,
             modified: kv.mod_revision,
             lease: kv.lease,
             key: kv.key,
-            value: kv.value,
         }
     }
 
@@ -187,13 +188,8 @@ impl Entry {
         token(self.modified)
     }
 
-    fn note(&self) -> Option<(Note, u64)> {
-        self.holder?;
-        parse_note(std::str::from_utf8(&self.value).ok()?)
-    }
-
     pub(super) fn record(&self) -> HolderRecord {
-        let (note, since) = self.note().unzip();
+        let (note, since) = self.note.clone().unzip();
         let (token, since) = (self.token().ok(), since.map(clock::wall_time));
         HolderRecord { note, token, since, ..HolderRecord::new(self.mode) }
     }
@@ -242,17 +238,19 @@ pub(super) fn holders(line: &[Entry]) -> usize {
     line.iter().take_while(|entry| entry.mode == first.mode).count().min(most)
 }
 
-/// `lk1:since µs:pid:host:label`, host and label percent-encoded.
-pub(super) fn note_text(note: &Note) -> Vec<u8> {
+/// `lk1:holder:since µs:pid:host:label`, host and label percent-encoded.
+pub(super) fn note_text(claim: &Claim) -> Vec<u8> {
+    let (holder, note) = (claim.holder.to_hex(), &claim.note);
     let (host, label) = (encode(note.host.as_bytes()), encode(note.label.as_bytes()));
-    format!("lk1:{}:{}:{host}:{label}", clock::wall_micros(), note.pid).into_bytes()
+    format!("lk1:{holder}:{}:{}:{host}:{label}", clock::wall_micros(), note.pid).into_bytes()
 }
 
-fn parse_note(text: &str) -> Option<(Note, u64)> {
-    let mut fields = text.strip_prefix("lk1:")?.splitn(4, ':');
+fn parse_note(text: &str) -> Option<(HolderId, (Note, u64))> {
+    let mut fields = text.strip_prefix("lk1:")?.splitn(5, ':');
+    let holder = HolderId::from_hex(fields.next()?)?;
     let (since, pid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     let mut text = || String::from_utf8(decode(fields.next()?.as_bytes())?).ok();
-    Some((Note::new(text()?, pid, text()?), since))
+    Some((holder, (Note::new(text()?, pid, text()?), since)))
 }
 
 /// ASCII without `:`, `/` and whatever a terminal would act on.
@@ -293,10 +291,15 @@ mod tests {
         LockName::new(bytes).unwrap()
     }
 
-    fn entry(mode: Mode, lease: i64, id: u128) -> Entry {
+    fn claim(note: Note) -> Claim {
+        let ttl = std::time::Duration::from_secs(1);
+        Claim::new(name("x"), HolderId::from_u128(9), ttl, clock::Stamp::default(), note.into())
+    }
+
+    fn entry(mode: Mode, lease: i64, number: u32) -> Entry {
         let keys = Keys::of(Names::Encoded, &name("x")).unwrap();
-        let key = keys.claim(mode, lease, HolderId::from_u128(id));
-        Entry::read(&keys, KeyValue { key, lease, create_revision: 5, mod_revision: 7, ..KeyValue::default() })
+        let (key, value) = (keys.claim(mode, lease, number), note_text(&claim(Note::default())));
+        Entry::read(&keys, KeyValue { key, value, lease, create_revision: 5, mod_revision: 7 })
     }
 
     #[test]
@@ -343,10 +346,13 @@ mod tests {
     #[test]
     fn notes_survive_the_trip_as_ascii() {
         let note = Note::new("höst:1", 7, "a%b:c\n\u{1f512} ");
-        let text = note_text(&note);
+        let text = note_text(&claim(note.clone()));
         assert!(text.is_ascii(), "{text:?}");
-        assert_eq!(parse_note(std::str::from_utf8(&text).unwrap()).unwrap().0, note);
-        assert_eq!(parse_note("lk1:1:x:%zz:y"), None);
+        let (holder, (read, _)) = parse_note(std::str::from_utf8(&text).unwrap()).unwrap();
+        assert_eq!((holder, read), (HolderId::from_u128(9), note));
+        for bad in ["", "lk1:1:x:%zz:y", &String::from_utf8_lossy(&text[..40])] {
+            assert_eq!(parse_note(bad), None, "{bad}");
+        }
     }
 
     proptest! {

@@ -54,7 +54,7 @@ pub(super) fn joining(keys: &Keys, mode: Mode) -> Vec<Op> {
 /// What was found.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    pub(super) own: Option<KeyValue>,
+    pub(super) own: Option<Entry>,
     pub(super) tomb: Option<KeyValue>,
     first: Option<Entry>,
     /// The head of the line, or all of it up to the claim.
@@ -71,7 +71,7 @@ impl Line {
         let (own, tomb, first, head, count) = (next(), next(), next(), next(), next().count);
         let entries = |kvs: Vec<KeyValue>| kvs.into_iter().map(|kv| Entry::read(keys, kv));
         Self {
-            own: own.kvs.into_iter().next(),
+            own: entries(own.kvs).next(),
             tomb: tomb.kvs.into_iter().next(),
             first: entries(first.kvs).next(),
             head: entries(head.kvs).collect(),
@@ -99,6 +99,11 @@ impl Line {
 
     pub(super) fn is_empty(&self) -> bool {
         self.first.is_none()
+    }
+
+    /// The first one, if it has this key.
+    pub(super) fn first_is(&self, own: &[u8]) -> Option<&Entry> {
+        self.first.as_ref().filter(|first| first.key == own)
     }
 
     /// One more has joined it at the end.
@@ -177,7 +182,6 @@ mod tests {
     use super::*;
     use crate::LockName;
     use crate::stores::etcd::keys::Names;
-    use crate::token::HolderId;
 
     const X: Mode = Mode::Exclusive;
     const S: Mode = Mode::Shared;
@@ -185,7 +189,7 @@ mod tests {
     fn line(modes: &[Mode]) -> (Keys, Vec<Vec<u8>>, Line) {
         let keys = Keys::of(Names::Encoded, &LockName::new("x").unwrap()).unwrap();
         let kv = |(i, mode): (i64, &Mode)| KeyValue {
-            key: keys.claim(*mode, 1, HolderId::from_u128(i.unsigned_abs().into())),
+            key: keys.claim(*mode, 1, u32::try_from(i).unwrap()),
             create_revision: i,
             mod_revision: i,
             ..KeyValue::default()

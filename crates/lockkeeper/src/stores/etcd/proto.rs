@@ -236,6 +236,11 @@ impl Compare {
         Self::new(key, EQUAL, Target::Created(revision))
     }
 
+    /// The key, if it is there, was created at that revision or before.
+    pub(super) fn created_until(key: &[u8], revision: i64) -> Self {
+        Self::new(key, LESS, Target::Created(revision + 1))
+    }
+
     /// The key was last written at that revision.
     pub(super) fn modified(key: &[u8], revision: i64) -> Self {
         Self::new(key, EQUAL, Target::Modified(revision))

@@ -3,7 +3,7 @@
 use super::acquire::{Asked, RELEASED};
 use super::core::{Before, Core, Lease, News, Seat, Watch, limit};
 use super::error::Fault;
-use super::keys;
+use super::keys::{self, Entry};
 use super::proto::{Compare, Op, Range, Txn};
 use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};
@@ -53,7 +53,7 @@ impl Core {
     /// All held claims of one lease.
     async fn keep(&self, claims: &[Claim], seats: &[(usize, Seat)]) -> Vec<(usize, Result<Renewal>)> {
         let Some((_, Seat { lease, .. })) = seats.first() else { return Vec::new() };
-        let own: Vec<Vec<u8>> = seats.iter().map(|(_, seat)| seat.key.clone()).collect();
+        let own = seats.iter().map(|(_, seat)| (seat.key.clone(), seat.created.unwrap_or(0))).collect();
         // The earliest stamp: the keep-alive was sent after every one of them.
         let stamp = seats.iter().map(|(at, _)| claims[*at].stamp).min().unwrap_or_default();
         let ttl = seats.iter().map(|(at, _)| claims[*at].ttl).min().unwrap_or_default();
@@ -94,9 +94,11 @@ impl Core {
         let mut seat = seat.clone();
         if seat.created.is_none() {
             // Its acquire was never answered: what is there is found out here.
-            let then = vec![Range::one(&seat.key[..]).keys_only().into()];
+            let then = vec![Range::one(&seat.key[..]).into()];
             let read = self.rpc.txn(Txn { then, ..Txn::default() }, limit(claim.ttl)).await.map_err(Error::from)?;
-            let found = read.ranges().next().and_then(|range| Some(range.kvs.first()?.create_revision));
+            let kv = read.ranges().next().and_then(|range| range.kvs.into_iter().next());
+            let own = kv.map(|kv| Entry::read(&keys, kv)).filter(|own| own.holder == Some(claim.holder));
+            let found = own.map(|own| own.created);
             self.edit(claim.holder, |seat| seat.created = found);
             seat.created = found;
         }
@@ -104,7 +106,7 @@ impl Core {
             Asked::Holds(token) => Renewal::Granted(seat.lease.grant(token, claim)),
             Asked::Waits(held) | Asked::Refused(held) => Renewal::Waiting(held),
             Asked::Over(reason) => self.lost(claim, reason),
-            Asked::Known(_) => self.lost(claim, LossReason::Gone),
+            Asked::Known(_) | Asked::Leftover(_) => self.lost(claim, LossReason::Gone),
         })
     }
 
