@@ -165,7 +165,7 @@ impl Desk {
             slots[at.0][at.1] = Some(answer.and_then(|answer| self.held.taken(claim(at), answer)));
         }
         for (i, at) in free.iter().enumerate() {
-            let answer = freed.as_ref().map(|answers| answers[i].code == 1).map_err(Clone::clone);
+            let answer = freed.as_ref().map(|freed| freed[i]).map_err(Clone::clone);
             slots[at.0][at.1] = Some(answer.map(|held| self.held.freed(claim(at), held)));
         }
         for at in ping {
@@ -230,7 +230,7 @@ impl Desk {
         notes: &[&Note],
         longest: Option<Duration>,
         ping: bool,
-    ) -> Result<(Result<Vec<Answer>>, Result<Vec<Answer>>, Result<()>)> {
+    ) -> Result<(Result<Vec<Answer>>, Result<Vec<bool>>, Result<()>)> {
         let none = || Error::unavailable("there is no session").in_store("postgres");
         let forget = matches!(self.rule, KeyRule::Crc32 | KeyRule::Tooz | KeyRule::Raw);
         let session = self.session.as_mut().ok_or_else(none)?;
@@ -245,7 +245,7 @@ impl Desk {
         let (freed, taken, alive) = (over(freed)?, over(taken)?, over(alive)?);
         if taken.is_err() {
             // The locks outlive the statement that failed. If they cannot be given back, all go.
-            over(session.undo(&self.links, takes).await)??;
+            over(session.undo(takes).await)??;
         }
         Ok((taken, freed, alive))
     }

@@ -17,6 +17,7 @@
 mod desk;
 mod holdings;
 mod people;
+mod quick;
 mod session;
 
 use super::PostgresStore;
