@@ -5,6 +5,8 @@
 
 mod contended;
 mod held;
+mod peers;
+mod redlock;
 
 use crate::measure::{quantile, rounds, table};
 use lockkeeper::{HolderId, Keeper};
@@ -17,7 +19,7 @@ use tokio::runtime::Runtime;
 
 /// Each in a process of its own, so that none inherits another's connections, memory and cores.
 pub(crate) fn run() {
-    for part in ["serial", "many", "drain", "steady", "held"] {
+    for part in ["serial", "many", "drain", "steady", "held", "redlock", "peers"] {
         let child = std::process::Command::new(std::env::current_exe().unwrap()).args(["redis", part]).status();
         assert!(child.unwrap().success());
     }
@@ -30,7 +32,9 @@ pub(crate) fn part(name: &str) {
         "drain" => contended::drain(),
         "steady" => contended::steady(),
         "held" => held::run(),
-        _ => println!("usage: bench redis [serial|many|drain|steady|held]"),
+        "redlock" => redlock::run(),
+        "peers" => peers::run(),
+        _ => println!("usage: bench redis [serial|many|drain|steady|held|redlock|peers]"),
     }
 }
 
@@ -56,7 +60,7 @@ async fn connect(server: &RedisServer) -> MultiplexedConnection {
 }
 
 /// What our scripts call: everything else in the statistics was sent by a client.
-const INSIDE: [&str; 14] = [
+const INSIDE: [&str; 15] = [
     "get",
     "set",
     "exists",
@@ -68,6 +72,7 @@ const INSIDE: [&str; 14] = [
     "zrange",
     "zrevrange",
     "zrem",
+    "zpopmin",
     "zcard",
     "publish",
     "incr",
@@ -110,6 +115,10 @@ const END: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.ca
 /// The least that prolongs it.
 const KEEP: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
   return 0";
+
+/// The same for many, all of one holder.
+const KEEP_MANY: &str = "local kept = 0 for _, key in ipairs(KEYS) do
+  if redis.call('GET', key) == ARGV[1] then redis.call('PEXPIRE', key, ARGV[2]) kept = kept + 1 end end return kept";
 
 /// Two commands by hand on one multiplexed connection.
 #[derive(Clone)]

@@ -69,6 +69,15 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Keep a fence in your own database, which refuses the writes of holders that were paused for too long.
+    ///
+    /// The database is postgres://, mysql://, mariadb:// or sqlite:; without the argument it is LOCKKEEPER_DATABASE, then
+    /// what the file named by LOCKKEEPER_DATABASE_FILE says. A password is better kept there, in PGPASSWORD or MYSQL_PWD,
+    /// or in a file: ?password_file=PATH.
+    Fence {
+        #[command(subcommand)]
+        command: FenceCommand,
+    },
     /// Set up a store.
     #[command(subcommand)]
     Store(StoreCommand),
@@ -79,9 +88,60 @@ pub(crate) enum Command {
     },
     /// Print the manual page, of one command if it is named.
     Man {
-        /// run, ls, show, break, store, completions or man.
+        /// run, ls, show, break, fence, store, completions or man.
         command: Option<String>,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FenceCommand {
+    /// Create the table and the functions; does nothing when they are there.
+    Install {
+        #[command(flatten)]
+        place: FencePlace,
+        /// Only print the SQL, for somebody else to run; postgres:, mysql: or sqlite: is enough of a URL.
+        #[arg(long, conflicts_with = "json")]
+        print: bool,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the fences: which token was seen last, of which store, and when.
+    Status {
+        #[command(flatten)]
+        place: FencePlace,
+        /// Only this one.
+        #[arg(long, value_name = "NAME")]
+        resource: Option<String>,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Forget the tokens that were seen, after a move to a store whose numbers are smaller.
+    ///
+    /// Stop everybody who works on the resource first: the next token is accepted, whatever it is. Exits 1 when there is
+    /// nothing to forget.
+    #[command(group = clap::ArgGroup::new("which").required(true).args(["resource", "all"]))]
+    Reset {
+        #[command(flatten)]
+        place: FencePlace,
+        /// The resource.
+        #[arg(long, value_name = "NAME")]
+        resource: Option<String>,
+        /// Every resource.
+        #[arg(long)]
+        all: bool,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FencePlace {
+    /// The database, such as postgres://app@db.internal/shop or sqlite:/srv/app.db.
+    #[arg(value_name = "DATABASE")]
+    pub(crate) database: Option<String>,
 }
 
 /// What `store` is told.
@@ -189,7 +249,12 @@ fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
             "say what to do with the store: lockkeeper store init [URL]".to_owned()
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            "say what to do: run, ls, show, break, store, completions or man; see lockkeeper --help".to_owned()
+            if argv.iter().skip(1).any(|a| a == "fence") {
+                "say what to do with the fence: install, status or reset; see lockkeeper fence --help".to_owned()
+            } else {
+                "say what to do: run, ls, show, break, fence, store, completions or man; see lockkeeper --help"
+                    .to_owned()
+            }
         }
         ErrorKind::MissingRequiredArgument if is_run && arg.contains("<CMD>") => {
             let missing = if arg.contains("NAME") { "a lock name and a command are" } else { "the command is" };
@@ -202,7 +267,13 @@ fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
         ErrorKind::UnknownArgument => format!("'{arg}' is not known here; see --help"),
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand);
-            let known = if is_store { "store init" } else { "run, ls, show, break, store, completions and man" };
+            let known = if argv.iter().skip(1).any(|a| a == "fence") {
+                "install, status and reset"
+            } else if is_store {
+                "store init"
+            } else {
+                "run, ls, show, break, fence, store, completions and man"
+            };
             format!("'{word}' is not a command; known are {known}")
         }
         ErrorKind::ArgumentConflict => {

@@ -18,14 +18,14 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
 /// Ended by a signal: this plus its number.
 pub(crate) const SIGNALLED: u8 = 128;
-/// `break`: nobody holds the lock with that token.
+/// `break`: nobody holds the lock with that token. `fence reset`: there is nothing to forget.
 pub(crate) const NOT_HELD: u8 = 1;
 
 /// Shown at the end of every `--help`.
 pub(crate) const CODES: &str = "\
 Exit codes:
   the command's own; 128+N when signal N ended it; 127 not found; 126 not executable
-    1  break only: nobody holds the lock with that token
+    1  break: nobody holds the lock with that token; fence reset: nothing to forget
    64  the command line is wrong, or the store cannot do that
    69  the store does not answer
    70  the store holds something unexpected

@@ -37,6 +37,7 @@ fn carry_out(parsed: Parsed) -> Result<u8, Failure> {
     let store = cli.store.as_deref();
     match cli.command {
         Command::Completions { shell } => commands::completions::completions(shell).map(|()| 0),
+        Command::Fence { command } => on_runtime(commands::fence::fence(command)),
         Command::Man { command } => commands::man::man(command.as_deref()).map(|()| 0),
         Command::Store(StoreCommand::Init { url }) => on_runtime(commands::store::init(store, url.as_deref())),
         Command::Run(args) => on_runtime(commands::run::run(store, args)),

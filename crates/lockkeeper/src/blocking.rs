@@ -5,6 +5,7 @@
 use crate::error::{Error, Result};
 use crate::guard::{Lease, State};
 use crate::name::LockName;
+use crate::optimistic::{Retry, Turn, retry_blocking};
 use crate::register::Pass;
 use crate::store::{Cursor, Guarantee, LossReason, Page, Record, StoreInfo};
 use crate::token::{HolderId, Token};
@@ -14,6 +15,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
+
+/// Repeats an optimistic write while others are faster; see [`crate::retry_on_conflict`].
+///
+/// # Errors
+/// As there.
+pub fn retry_on_conflict<T, E, F>(retry: &Retry, act: F) -> Result<T, E>
+where
+    F: FnMut(u32) -> Result<Turn<T>, E>,
+    E: From<Error>,
+{
+    retry_blocking(retry, act)
+}
 
 /// A connected client; see [`crate::Keeper`].
 #[derive(Clone, Debug)]

@@ -168,6 +168,11 @@ impl Lease {
         self.cell.mode
     }
 
+    /// The scheme of its store: which numbers its token belongs to.
+    pub(crate) fn scheme(&self) -> &'static str {
+        self.engine.info.scheme
+    }
+
     /// What to show at a fence; see [`Guard::pass`].
     ///
     /// # Errors

@@ -25,6 +25,7 @@
 //! | Redis, Valkey | `redis://HOST` | `redis` | many machines | max(previous + 1, server clock µs) |
 //! | PostgreSQL | `postgres://HOST/DATABASE` | `postgres` | many machines | max(previous + 1, server clock µs) |
 //! | Redlock | `redlock://HOST,HOST,HOST` | `redlock` | many machines | proposed, confirmed by a majority |
+//! | etcd | `etcd://HOST,HOST,HOST` | `etcd` | many machines | revision |
 //!
 //! What a lock can and cannot promise is in `docs/safety.md`; how to write a store of your own in
 //! `docs/custom-store.md`.
@@ -44,6 +45,7 @@ mod lock;
 #[doc(hidden)]
 pub mod machine;
 pub mod name;
+pub mod optimistic;
 mod record;
 pub mod register;
 pub mod store;
@@ -62,6 +64,7 @@ pub use guard::{Guard, Lease, State};
 pub use keeper::{Builder, Keeper};
 pub use lock::Lock;
 pub use name::LockName;
+pub use optimistic::retry_on_conflict;
 pub use register::{Pass, Register};
 pub use store::{Guarantee, Held, LossReason, Mode, Note, Store, StoreInfo};
 pub use token::{HolderId, Token};

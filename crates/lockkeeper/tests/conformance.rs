@@ -18,7 +18,11 @@ conformance_suite!(memory, {
 conformance_suite!(sqlite, sqlite_file::File::new());
 
 #[cfg(feature = "redis")]
-conformance_suite!(redis, redis_servers::Single::new());
+conformance_suite!(redis, redis_servers::Single::new("plain"));
+#[cfg(feature = "redis")]
+conformance_suite!(redis_redisson, redis_servers::Single::new("redisson"));
+#[cfg(feature = "redis")]
+conformance_suite!(redis_python_redis_lock, redis_servers::Single::new("python-redis-lock"));
 #[cfg(feature = "redis")]
 conformance_suite!(redis_replicated, redis_servers::open(&redis_servers::REPLICATED));
 #[cfg(feature = "redis")]
@@ -31,6 +35,19 @@ conformance_suite!(redlock, redlock_servers::Majority::of(3));
 
 #[cfg(feature = "redlock")]
 conformance_suite!(redlock_of_five, redlock_servers::Majority::of(5));
+
+#[cfg(feature = "mysql")]
+conformance_suite!(mysql, mysql_servers::At::new(""));
+#[cfg(feature = "mysql")]
+conformance_suite!(mysql_shedlock, mysql_servers::At::new("?layout=shedlock"));
+
+#[cfg(feature = "mysql")]
+conformance_suite!(mysql_get_lock, mysql_servers::At::new("?mode=get_lock"));
+
+#[cfg(feature = "etcd")]
+conformance_suite!(etcd, etcd_servers::Single::new());
+#[cfg(feature = "etcd")]
+conformance_suite!(etcd_cluster, etcd_servers::Cluster);
 
 #[cfg(feature = "postgres")]
 conformance_suite!(postgres, postgres_servers::Single::new(""));
@@ -50,6 +67,10 @@ async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
         ("sqlite", sqlite::skips().await),
         #[cfg(feature = "redis")]
         ("redis", redis::skips().await),
+        #[cfg(feature = "redis")]
+        ("redis with layout=redisson", redis_redisson::skips().await),
+        #[cfg(feature = "redis")]
+        ("redis with layout=python-redis-lock", redis_python_redis_lock::skips().await),
         #[cfg(feature = "redlock")]
         ("redlock", redlock::skips().await),
         #[cfg(feature = "postgres")]
@@ -58,6 +79,14 @@ async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
         ("postgres_advisory", postgres_advisory::skips().await),
         #[cfg(feature = "postgres")]
         ("postgres_shedlock", postgres_shedlock::skips().await),
+        #[cfg(feature = "mysql")]
+        ("mysql", mysql::skips().await),
+        #[cfg(feature = "mysql")]
+        ("mysql_get_lock", mysql_get_lock::skips().await),
+        #[cfg(feature = "mysql")]
+        ("mysql_shedlock", mysql_shedlock::skips().await),
+        #[cfg(feature = "etcd")]
+        ("etcd", etcd::skips().await),
     ])
 }
 
@@ -128,19 +157,19 @@ mod redis_servers {
         }
     }
 
-    /// A server that writes everything to its log, and so survives being killed.
-    pub(crate) struct Single(Mutex<RedisServer>);
+    /// A server that writes everything to its log, and so survives being killed; and how locks are kept there.
+    pub(crate) struct Single(Mutex<RedisServer>, &'static str);
 
     impl Single {
-        pub(crate) fn new() -> Self {
-            Self(RedisServer::with(&["--appendonly", "yes"]).into())
+        pub(crate) fn new(layout: &'static str) -> Self {
+            Self(RedisServer::with(&["--appendonly", "yes"]).into(), layout)
         }
     }
 
     #[async_trait::async_trait]
     impl Subject for Single {
         async fn open(&self) -> Arc<dyn Store> {
-            let url = self.0.lock().expect("no case panics here").url();
+            let url = format!("{}?layout={}", self.0.lock().expect("no case panics here").url(), self.1);
             Arc::new(RedisStore::connect(&url).await.expect("connected"))
         }
 
@@ -188,6 +217,103 @@ mod redlock_servers {
                     server.start();
                 }
             }))
+        }
+    }
+}
+
+#[cfg(feature = "mysql")]
+mod mysql_servers {
+    use lockkeeper::Store;
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
+    use std::sync::{Arc, LazyLock, Mutex};
+    use testkit::MariaDbServer;
+
+    /// One server for all cases but those that restart it: starting one takes seconds.
+    static SHARED: LazyLock<&'static MariaDbServer> = LazyLock::new(|| MariaDbServer::new().share());
+
+    /// The store with these options, on the shared server or on one of its own.
+    pub(crate) struct At(&'static str, Option<Mutex<MariaDbServer>>);
+
+    impl At {
+        pub(crate) fn new(options: &'static str) -> Self {
+            // The harness names threads after tests; where it does not, every case gets a server of its own.
+            let shares = |name: &str| name != "main" && !name.contains("restart");
+            let own = !std::thread::current().name().is_some_and(shares);
+            Self(options, own.then(|| MariaDbServer::new().into()))
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for At {
+        async fn open(&self) -> Arc<dyn Store> {
+            let url = match &self.1 {
+                Some(own) => own.lock().expect("no case panics here").url(),
+                None => SHARED.url(),
+            };
+            let url = format!("{url}{}", self.0);
+            if url.contains("get_lock") {
+                return Arc::new(GetLockStore::connect(&url).await.expect("connected"));
+            }
+            Arc::new(MysqlStore::connect(&url).await.expect("connected"))
+        }
+
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {
+                let mut server = self.1.as_ref().expect("a case that restarts is named so").lock().expect("no panic");
+                server.kill();
+                server.start();
+            }))
+        }
+    }
+}
+
+#[cfg(feature = "etcd")]
+mod etcd_servers {
+    use lockkeeper::Store;
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::etcd::EtcdStore;
+    use std::sync::{Arc, LazyLock, Mutex};
+    use testkit::{EtcdCluster, EtcdServer};
+
+    async fn connect(url: &str) -> Arc<dyn Store> {
+        Arc::new(EtcdStore::connect(url).await.expect("connected"))
+    }
+
+    /// A server of each case's own, which can be restarted.
+    pub(crate) struct Single(Mutex<EtcdServer>);
+
+    impl Single {
+        pub(crate) fn new() -> Self {
+            Self(EtcdServer::new().into())
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for Single {
+        async fn open(&self) -> Arc<dyn Store> {
+            let url = self.0.lock().expect("no case panics here").url();
+            connect(&url).await
+        }
+
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {
+                let mut server = self.0.lock().expect("no case panics here");
+                server.kill();
+                server.start();
+            }))
+        }
+    }
+
+    /// Three servers that all cases share.
+    pub(crate) struct Cluster;
+
+    static SHARED: LazyLock<String> = LazyLock::new(|| EtcdCluster::new().share().url());
+
+    #[async_trait::async_trait]
+    impl Subject for Cluster {
+        async fn open(&self) -> Arc<dyn Store> {
+            connect(&SHARED).await
         }
     }
 }

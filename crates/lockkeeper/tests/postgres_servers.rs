@@ -40,6 +40,18 @@ async fn until_waiting(keeper: &Keeper, name: &str) {
     }
 }
 
+/// Waits until a held lock has been renewed from now on.
+async fn until_renewed(server: &PostgresServer, name: &str) {
+    let ends = || server.sql(&format!("SELECT expires FROM lockkeeper.lock WHERE name = '{name}'"));
+    let (before, end) = (ends(), Instant::now() + SOON * 2);
+    // At least once: this runtime's own connection needs a moment to notice what has happened to it.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    while ends() == before {
+        assert!(Instant::now() < end, "{name} is not renewed");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// One holds, one of another keeper waits; the release hands over.
 async fn hands_over(holder: &Keeper, waiter: &Keeper, name: &str) {
     let guard = taken(holder, name).await;
@@ -73,17 +85,15 @@ async fn closed_connections_are_not_noticed() {
 #[tokio::test]
 async fn locks_and_places_in_line_survive_a_crash_of_the_server() {
     let mut server = PostgresServer::with(&["fsync=on"]);
-    let (a, b) = (keeper(&server.url()).await, keeper(&server.url()).await);
+    // Longer than a start takes on a busy machine.
+    let connect = || Keeper::builder(server.url()).ttl(TTL * 5).connect();
+    let (a, b) = (connect().await.expect("connected"), connect().await.expect("connected"));
     let guard = taken(&a, "x").await;
-    let waiting = tokio::spawn({
-        let b = b.clone();
-        async move { taken(&b, "x").await }
-    });
+    let waiting = tokio::spawn(async move { b.lock("x").wait(SOON * 4).acquire().await.expect("granted") });
     until_waiting(&a, "x").await;
     server.kill();
     server.start();
-    // Renewed on new connections, for longer than a lease.
-    tokio::time::sleep(TTL * 2).await;
+    until_renewed(&server, "x").await;
     assert_eq!(guard.state(), State::Held);
     let before = guard.token();
     guard.release().await.expect("released");
@@ -190,11 +200,11 @@ async fn a_connection_whose_peer_is_gone_without_a_word_is_replaced() {
     let (near, far) = (Proxy::before(server.port()), Proxy::before(server.port()));
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", near.port, far.port);
     let url = format!("postgres://postgres@{hosts}/postgres?connect_timeout=2s");
-    let keeper = Keeper::builder(url).ttl(Duration::from_secs(9)).connect().await.expect("connected");
+    let keeper = Keeper::builder(url).ttl(Duration::from_secs(18)).connect().await.expect("connected");
     let guard = taken(&keeper, "x").await;
     near.silent.store(true, Ordering::Relaxed);
     // The renewals go through the other way before the lease ends.
-    tokio::time::sleep(Duration::from_secs(14)).await;
+    until_renewed(&server, "x").await;
     assert_eq!(guard.state(), State::Held);
     // This runtime's connection was idle, so nobody knew: the release is repeated by the keeper.
     if let Err(error) = guard.release().await {
@@ -228,7 +238,7 @@ async fn full_connection_slots_are_named_and_those_who_are_in_go_on() {
     }
     let error = connect_error(&url).await;
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("max_connections"), "{error}");
-    tokio::time::sleep(TTL * 2).await;
+    until_renewed(&server, "held").await;
     assert_eq!(guard.state(), State::Held);
     guard.release().await.expect("released");
     server.sql(&asleep.replace("count(*)", "pg_terminate_backend(pid)"));
@@ -272,6 +282,39 @@ async fn a_role_needs_what_the_page_says_and_no_more() {
     server.sql("REVOKE UPDATE ON lockkeeper.lock FROM app");
     let error = refusal(&app, "z").await;
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("permission"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_somebody_keeps_locked_holds_up_nobody_else_and_no_connections() {
+    let server = PostgresServer::new();
+    let keeper = Keeper::builder(server.url()).ttl(Duration::from_secs(30)).connect().await.expect("connected");
+    drop(taken(&keeper, "x").await);
+    let script = format!(
+        "exec psql '{}' -qXAt -c \"BEGIN; SELECT FROM lockkeeper.lock WHERE name = 'x' FOR UPDATE; SELECT pg_sleep(600)\"",
+        server.url()
+    );
+    let _operator = Proc::start(std::process::Command::new("sh").args(["-c", &script]));
+    let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    testkit::eventually(SOON, "the row is locked", || server.sql(asleep) == "1");
+    let stuck = tokio::spawn({
+        let keeper = keeper.clone();
+        async move { refusal(&keeper, "x").await }
+    });
+    // Others go on meanwhile, on the other connection.
+    for _ in 0..20 {
+        taken(&keeper, "y").await.release().await.expect("released");
+    }
+    assert!(!stuck.is_finished(), "it was waiting all the time");
+    let error = stuck.await.expect("answered");
+    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("locked"), "{error}");
+    for _ in 0..2 {
+        assert_eq!(refusal(&keeper, "x").await.kind(), ErrorKind::Unavailable);
+    }
+    // Those in use, and a few that were given up and whose wait has not ended yet.
+    let connections: u32 = server.sql(OURS).parse().expect("a number");
+    assert!(connections <= 10, "{connections}");
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'");
+    drop(taken(&keeper, "x").await);
 }
 
 #[tokio::test]

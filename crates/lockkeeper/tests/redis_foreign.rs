@@ -79,6 +79,34 @@ async fn a_foreign_holder_without_ttl_is_waited_for_and_its_release_is_noticed_a
     assert!(waits[5] < Duration::from_millis(50), "{waits:?}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_shows_locks_that_only_have_waiters() {
+    let server = RedisServer::new();
+    let keeper = keeper(&server).await;
+    for name in ["list/a", "list/{b}", "list/c}", "other"] {
+        assert_eq!(server.cli(&["SET", name, "theirs", "PX", "600000"]), "OK");
+    }
+    assert_eq!(server.cli(&["SET", "list/unwanted", "theirs"]), "OK");
+    let names = || async {
+        let page = keeper.list("list/", None).await.expect("listed");
+        assert!(page.records.iter().all(|r| r.waiting == 1 && r.holders.iter().all(|h| h.note.is_none())), "{page:?}");
+        page.records.into_iter().map(|record| record.name.to_string()).collect::<Vec<_>>()
+    };
+    assert!(names().await.is_empty(), "other programs' keys are left out");
+    let wait = |name: &'static str| {
+        let keeper = keeper.clone();
+        tokio::spawn(async move { taken(&keeper, name).await })
+    };
+    let waits = ["list/a", "list/{b}", "list/c}", "other"].map(wait);
+    testkit::eventually(testkit::SOON, "all of them wait", || server.cli(&["KEYS", "lk:q*"]).lines().count() == 4);
+    assert_eq!(names().await, ["list/a", "list/c}", "list/{b}"]);
+    for wait in waits {
+        wait.abort();
+    }
+    testkit::eventually(testkit::SOON, "none of them waits", || server.cli(&["KEYS", "lk:q*"]).is_empty());
+    assert!(names().await.is_empty());
+}
+
 #[tokio::test]
 async fn somebody_elses_data_is_reported_and_left_alone() {
     let server = RedisServer::new();

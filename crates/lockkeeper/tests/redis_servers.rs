@@ -153,7 +153,7 @@ async fn tls_checks_both_sides() {
 async fn an_acl_that_allows_what_the_page_says_is_enough() {
     let rules = "on >pw resetkeys ~* resetchannels &lk:k:* -@all +@connection +eval +evalsha +script|load +get +set \
                  +del +exists +pexpire +pttl +persist +time +type +publish +subscribe +zadd +zrem +zrange +zrank +zcard \
-                 +zscore +zrangebyscore +zrevrange +hset +hget +hdel +hgetall +hmget +hincrby +scan +getrange";
+                 +zscore +zrangebyscore +zrevrange +zpopmin +hset +hget +hdel +hgetall +hmget +hincrby +scan +getrange";
     let server = RedisServer::new();
     let rules: Vec<&str> = ["ACL", "SETUSER", "lock"].into_iter().chain(rules.split(' ')).collect();
     assert_eq!(server.cli(&rules), "OK");

@@ -1,15 +1,23 @@
 //! What tests of real processes need: directories that vanish, processes that are watched, stopped and killed, terminals,
 //! and waiting for a condition instead of for a time.
 
+mod certificates;
+mod etcd;
+mod mariadb;
 mod postgres;
 mod process;
+mod proxy;
 mod pty;
 mod redis;
 mod redis_groups;
 mod temp;
 
+pub use certificates::{Certificates, certificates};
+pub use etcd::{EtcdCluster, EtcdServer};
+pub use mariadb::MariaDbServer;
 pub use postgres::{PgBouncer, PgPair, PostgresServer};
 pub use process::{Ended, Proc};
+pub use proxy::Proxy;
 pub use pty::Pty;
 pub use redis::{RedisServer, free_port, listens, shared};
 pub use redis_groups::{RedisCluster, RedisReplicas, RedisSentinel};

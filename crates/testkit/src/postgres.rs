@@ -1,6 +1,7 @@
 //! Real PostgreSQL servers on free loopback ports, and what stands beside them: a standby, a PgBouncer.
 
-use crate::redis::{certificates, end_with_us, free_port, listens, make_clock, step_clock, use_clock};
+use crate::certificates;
+use crate::redis::{end_with_us, free_port, listens, make_clock, step_clock, use_clock};
 use crate::{Proc, SOON, Signal, TempDir, eventually};
 use std::io::Write;
 use std::path::{Path, PathBuf};

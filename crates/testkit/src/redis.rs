@@ -1,6 +1,6 @@
 //! Real Redis servers on free loopback ports.
 
-use crate::{Proc, SOON, Signal, TempDir, eventually};
+use crate::{Certificates, Proc, SOON, Signal, TempDir, eventually};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -15,7 +15,7 @@ pub struct RedisServer {
     options: Vec<String>,
     dir: TempDir,
     tls: bool,
-    /// What `redis-cli` needs to log in.
+    /// What `redis-cli` needs to be let in.
     login: Vec<String>,
 }
 
@@ -80,14 +80,16 @@ impl RedisServer {
     /// Starts one that speaks TLS only and wants a client certificate. Its directory has `ca.crt`, `client.crt` and
     /// `client.key`, and `other.crt` of another authority.
     pub fn with_tls() -> Self {
-        let dir = TempDir::new();
-        certificates(&dir);
-        let pairs =
-            [("--tls-cert-file", "server.crt"), ("--tls-key-file", "server.key"), ("--tls-ca-cert-file", "ca.crt")];
-        let file = |(key, file): &(&str, &str)| [(*key).to_owned(), dir.join(file).display().to_string()];
-        let mut options: Vec<String> = pairs.iter().flat_map(file).collect();
-        options.extend(["--port".to_owned(), "0".to_owned()]);
-        Self::begin(options, dir, true)
+        let certificates = Certificates::new();
+        let (options, login) = (tls_options(&certificates), certificates.cli());
+        Self { login, ..Self::begin(options, certificates.into_dir(), true) }
+    }
+
+    /// The same with certificates that several servers share, and more options.
+    pub fn with_certificates(certificates: &Certificates, options: &[&str]) -> Self {
+        let mut all = tls_options(certificates);
+        all.extend(options.iter().map(|o| (*o).to_owned()));
+        Self { login: certificates.cli(), ..Self::begin(all, TempDir::new(), true) }
     }
 
     /// Starts one whose clock can be stepped.
@@ -217,25 +219,16 @@ impl RedisServer {
     }
 }
 
+fn tls_options(certificates: &Certificates) -> Vec<String> {
+    certificates.server().into_iter().flat_map(|[key, value]| [format!("--{key}"), value]).collect()
+}
+
 pub(crate) fn cli(port: u16, login: &[String], args: &[&str]) -> String {
     let mut command = program("redis-cli");
     command.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(login).args(args);
     let output = command.stdin(Stdio::null()).output().expect("redis-cli runs");
     assert!(output.status.success(), "redis-cli {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
-}
-
-/// An authority, a server and a client under it, and another authority.
-pub(crate) fn certificates(dir: &TempDir) {
-    let script = "
-        new() { openssl req -newkey rsa:2048 -nodes -subj /CN=$1 -keyout $1.key -out $1.csr; }
-        ca() { new $1; openssl x509 -req -in $1.csr -signkey $1.key -days 2 -extfile ca.ext -out $1.crt; }
-        leaf() { new $1; openssl x509 -req -in $1.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile leaf.ext -out $1.crt; }
-        echo basicConstraints=critical,CA:TRUE > ca.ext
-        echo subjectAltName=IP:127.0.0.1,DNS:localhost > leaf.ext
-        ca ca && ca other && leaf server && leaf client";
-    let made = Proc::start(Command::new("sh").args(["-ec", script]).current_dir(dir.path())).wait();
-    assert_eq!(made.code, Some(0), "openssl (apt-get install openssl): {}", made.stderr);
 }
 
 /// Waits until something listens on a loopback port.

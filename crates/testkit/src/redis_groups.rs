@@ -1,7 +1,7 @@
 //! Several Redis servers that belong together: replicas, Sentinels, a Cluster.
 
 use crate::redis::{cli, end_with_us, program};
-use crate::{Proc, RedisServer, SOON, TempDir, eventually, free_port, listens};
+use crate::{Certificates, Proc, RedisServer, SOON, TempDir, eventually, free_port, listens};
 
 /// A primary and its replicas.
 #[derive(Debug)]
@@ -15,10 +15,14 @@ pub struct RedisReplicas {
 impl RedisReplicas {
     /// Starts them and waits until every replica is in step.
     pub fn new(count: usize) -> Self {
-        let primary = RedisServer::with(&["--repl-diskless-sync-delay", "0"]);
+        Self::of(count, RedisServer::with)
+    }
+
+    fn of(count: usize, server: impl Fn(&[&str]) -> RedisServer) -> Self {
+        let primary = server(&["--repl-diskless-sync-delay", "0"]);
         let port = primary.port().to_string();
         let options = ["--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1", &port];
-        let replicas = (0..count).map(|_| RedisServer::with(&options)).collect();
+        let replicas = (0..count).map(|_| server(&options)).collect();
         let group = Self { primary, replicas };
         group.in_step(count);
         group
@@ -52,6 +56,7 @@ pub struct RedisSentinel {
     sentinels: Vec<Proc>,
     ports: Vec<u16>,
     dir: TempDir,
+    login: Vec<String>,
 }
 
 impl RedisSentinel {
@@ -61,13 +66,28 @@ impl RedisSentinel {
     /// Starts them and waits until they know each other.
     #[allow(clippy::new_without_default, reason = "it starts processes: not a value to have by default")]
     pub fn new() -> Self {
-        let servers = RedisReplicas::new(1);
+        Self::of(RedisReplicas::new(1), None)
+    }
+
+    /// The same over TLS, on all sides.
+    pub fn with_tls(certificates: &Certificates) -> Self {
+        let servers = RedisReplicas::of(1, |options| RedisServer::with_certificates(certificates, options));
+        Self::of(servers, Some(certificates))
+    }
+
+    fn of(servers: RedisReplicas, certificates: Option<&Certificates>) -> Self {
         let dir = TempDir::new();
+        let (listen, login) = match certificates {
+            None => ("port", Vec::new()),
+            Some(certificates) => ("tls-port", certificates.cli()),
+        };
+        let tls = certificates.map(Certificates::server).unwrap_or_default();
+        let tls: String = tls.iter().map(|[key, value]| format!("{key} {value}\n")).collect();
         let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
         let start = |port: &u16| {
             let (name, at) = (Self::NAME, servers.primary.port());
             let text = format!(
-                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {name} 127.0.0.1 {at} 2\n\
+                "{tls}{listen} {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {name} 127.0.0.1 {at} 2\n\
                  sentinel down-after-milliseconds {name} 1000\nsentinel failover-timeout {name} 5000\n",
                 dir.path().display()
             );
@@ -76,10 +96,10 @@ impl RedisSentinel {
         };
         let sentinels = ports.iter().map(start).collect();
         ports.iter().for_each(|port| listens(*port));
-        let group = Self { servers, sentinels, ports, dir };
+        let group = Self { servers, sentinels, ports, dir, login };
         eventually(SOON, "the Sentinels know each other", || {
             group.ports.iter().all(|port| {
-                let text = cli(*port, &[], &["INFO", "sentinel"]);
+                let text = cli(*port, &group.login, &["INFO", "sentinel"]);
                 text.contains("slaves=1") && text.contains("sentinels=3")
             })
         });
@@ -94,7 +114,7 @@ impl RedisSentinel {
 
     /// The port of the primary, as the Sentinels see it.
     pub fn primary_port(&self) -> u16 {
-        let text = cli(self.ports[0], &[], &["SENTINEL", "get-master-addr-by-name", Self::NAME]);
+        let text = cli(self.ports[0], &self.login, &["SENTINEL", "get-master-addr-by-name", Self::NAME]);
         text.lines().nth(1).and_then(|port| port.trim().parse().ok()).expect("a port")
     }
 
@@ -118,9 +138,21 @@ pub struct RedisCluster {
 impl RedisCluster {
     /// Starts three primaries with so many replicas each, and waits until they agree.
     pub fn new(replicas: usize) -> Self {
+        Self::of(replicas, &[], RedisServer::with)
+    }
+
+    /// The same over TLS, on all sides.
+    pub fn with_tls(certificates: &Certificates, replicas: usize) -> Self {
+        Self::of(replicas, &certificates.cli(), |options| {
+            RedisServer::with_certificates(certificates, &[options, &["--tls-cluster", "yes"]].concat())
+        })
+    }
+
+    fn of(replicas: usize, login: &[String], server: impl Fn(&[&str]) -> RedisServer) -> Self {
         let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0"];
-        let nodes: Vec<RedisServer> = (0..3 * (replicas + 1)).map(|_| RedisServer::with(&options)).collect();
+        let nodes: Vec<RedisServer> = (0..3 * (replicas + 1)).map(|_| server(&options)).collect();
         let mut command = program("redis-cli");
+        command.args(login);
         command.args(["--cluster", "create"]).args(nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())));
         command.args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"]);
         let made = Proc::start(&mut command).wait();

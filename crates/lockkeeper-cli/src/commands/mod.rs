@@ -2,6 +2,7 @@
 
 pub(crate) mod break_lock;
 pub(crate) mod completions;
+pub(crate) mod fence;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod run;

@@ -105,7 +105,7 @@ fn named(url: &str, source: &str) -> Result<Chosen, Failure> {
 }
 
 /// A variable that is set to something.
-fn env(name: &str) -> Option<OsString> {
+pub(crate) fn env(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|v| !v.is_empty())
 }
 
@@ -117,7 +117,7 @@ fn config_files() -> Vec<PathBuf> {
 }
 
 /// A file's text, `None` when there is no such file.
-fn read(file: &Path) -> Result<Option<String>, Failure> {
+pub(crate) fn read(file: &Path) -> Result<Option<String>, Failure> {
     match std::fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => Ok(None),
@@ -126,14 +126,14 @@ fn read(file: &Path) -> Result<Option<String>, Failure> {
 }
 
 /// A warning when others can read a file that may hold a secret.
-fn readable_by_others(file: &Path) -> Option<String> {
+pub(crate) fn readable_by_others(file: &Path) -> Option<String> {
     let mode = std::fs::metadata(file).ok()?.permissions().mode() & 0o777;
     let warning =
         || format!("'{0}' has mode {mode:04o}, so others can read the store's URL; chmod 0600 '{0}'", path(file));
     (mode & 0o077 != 0).then(warning)
 }
 
-fn path(path: &Path) -> String {
+pub(crate) fn path(path: &Path) -> String {
     escape(path.as_os_str().as_encoded_bytes())
 }
 

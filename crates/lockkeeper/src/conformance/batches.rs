@@ -53,6 +53,32 @@ pub async fn one_lost_among_many(subject: &dyn Subject) {
     a.release(&held).await;
 }
 
+/// Holders of different TTLs and a waiter renewed in one call: each is answered for what it is.
+pub async fn a_waiter_among_many_renewals(subject: &dyn Subject) {
+    let (info, [a, b]) = open(subject).await;
+    let names = sorted_names(24);
+    let mut batch = claims(&a, &info, &names);
+    for claim in batch.iter_mut().step_by(3) {
+        claim.ttl = (claim.ttl * 2).min(info.ttl_ceiling);
+    }
+    let mut other = Hand::new(&b, &names[11], long(&info));
+    other.acquire().await;
+    batch[11].queue = true;
+    assert_eq!(a.try_acquire(&batch).await.len(), 24);
+    for claim in &mut batch {
+        claim.stamp = system_now();
+    }
+    for (i, (claim, answer)) in batch.iter().zip(a.renew(&batch).await).enumerate() {
+        match answer.expect("answered") {
+            Renewal::Renewed(lease) if i != 11 => assert!(lease <= claim.ttl, "entry {i}: {lease:?}"),
+            Renewal::Waiting(_) if i == 11 => {}
+            answer => panic!("entry {i}: {answer:?}"),
+        }
+    }
+    other.end().await;
+    a.release(&batch).await;
+}
+
 /// In a batch of releases each entry says whether there was something to end.
 pub async fn releases_are_answered_one_by_one(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;

@@ -214,6 +214,7 @@ macro_rules! __conformance_cases {
             sharing::exclusive_and_permit_exclude_each_other [Permits];
             batches::fifty_claims_in_one_call [];
             batches::one_lost_among_many [];
+            batches::a_waiter_among_many_renewals [Queue];
             batches::releases_are_answered_one_by_one [];
             batches::an_error_stays_with_its_entry [Permits];
             batches::an_empty_batch_is_answered [];

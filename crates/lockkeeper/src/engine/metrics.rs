@@ -95,6 +95,11 @@ pub(crate) fn fence_rejected(fence: &'static str) {
     counter!("lockkeeper_fence_rejections_total", "fence" => fence).increment(1);
 }
 
+/// An optimistic write met a conflict, and was `repeated` or `given-up`.
+pub(crate) fn conflict(outcome: &'static str) {
+    counter!("lockkeeper_conflicts_total", "outcome" => outcome).increment(1);
+}
+
 impl std::fmt::Debug for Metrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Metrics({})", self.store)

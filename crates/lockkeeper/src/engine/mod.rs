@@ -17,6 +17,7 @@ mod wait;
 
 pub(crate) use alarm::Alarm;
 pub(crate) use state::Spec;
+pub(crate) use wait::back_off;
 
 use crate::clock::{Clock, Stamp};
 use crate::error::{Error, ErrorKind, Result};

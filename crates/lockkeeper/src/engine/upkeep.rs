@@ -84,29 +84,29 @@ impl Upkeep {
     /// Sends what is due; the calls run beside the loop, so that a hung one delays nothing.
     fn send(&self, work: Work, now: Stamp) {
         let Work { renew, acquire, release, limit } = work;
-        for batch in batches(renew) {
+        for (keys, claims) in batches(renew) {
             let engine = self.0.clone();
             tokio::spawn(async move {
-                let answers = call(&engine, &batch, limit, |s, c| Box::pin(async move { s.renew(c).await })).await;
+                let answers = call(&engine, &claims, limit, |s, c| Box::pin(async move { s.renew(c).await })).await;
                 let at = engine.clock.now();
-                engine.with_state(|s| batch.iter().zip(answers).for_each(|((key, _), a)| s.renewed(*key, now, a, at)));
+                engine.with_state(|s| keys.iter().zip(answers).for_each(|(key, a)| s.renewed(*key, now, a, at)));
             });
         }
-        for batch in batches(acquire) {
+        for (keys, claims) in batches(acquire) {
             let engine = self.0.clone();
             tokio::spawn(async move {
                 let answers =
-                    call(&engine, &batch, limit, |s, c| Box::pin(async move { s.try_acquire(c).await })).await;
+                    call(&engine, &claims, limit, |s, c| Box::pin(async move { s.try_acquire(c).await })).await;
                 let at = engine.clock.now();
-                engine.with_state(|s| batch.iter().zip(answers).for_each(|((key, _), a)| s.reasked(*key, a, at)));
+                engine.with_state(|s| keys.iter().zip(answers).for_each(|(key, a)| s.reasked(*key, a, at)));
             });
         }
-        for batch in batches(release) {
+        for (keys, claims) in batches(release) {
             let engine = self.0.clone();
             tokio::spawn(async move {
-                let answers = call(&engine, &batch, limit, |s, c| Box::pin(async move { s.release(c).await })).await;
+                let answers = call(&engine, &claims, limit, |s, c| Box::pin(async move { s.release(c).await })).await;
                 let at = engine.clock.now();
-                engine.with_state(|s| batch.iter().zip(answers).for_each(|((key, _), a)| s.released(*key, &a, at)));
+                engine.with_state(|s| keys.iter().zip(answers).for_each(|(key, a)| s.released(*key, &a, at)));
                 engine.settled();
                 engine.bell.notify_one();
             });
@@ -129,12 +129,12 @@ impl Drop for Upkeep {
 }
 
 /// Sorted by name, so that stores which lock rows do it in one order; bounded in size.
-fn batches(mut due: Vec<(u64, Claim)>) -> impl Iterator<Item = Vec<(u64, Claim)>> {
+fn batches(mut due: Vec<(u64, Claim)>) -> impl Iterator<Item = (Vec<u64>, Vec<Claim>)> {
     due.sort_by(|a, b| a.1.name.cmp(&b.1.name));
     let mut due = due.into_iter();
     std::iter::from_fn(move || {
-        let batch: Vec<_> = due.by_ref().take(BATCH).collect();
-        (!batch.is_empty()).then_some(batch)
+        let (keys, claims): (Vec<u64>, Vec<Claim>) = due.by_ref().take(BATCH).unzip();
+        (!keys.is_empty()).then_some((keys, claims))
     })
 }
 
@@ -143,14 +143,13 @@ type Answers<'a, T> = std::pin::Pin<Box<dyn Future<Output = Vec<Result<T>>> + Se
 /// One answer per entry, whatever happens: a call that hangs or answers too little counts as unanswered.
 async fn call<T>(
     engine: &Arc<Engine>,
-    batch: &[(u64, Claim)],
+    claims: &[Claim],
     limit: Duration,
     ask: impl for<'a> FnOnce(&'a dyn Store, &'a [Claim]) -> Answers<'a, T>,
 ) -> Vec<Result<T>> {
-    let claims: Vec<Claim> = batch.iter().map(|(_, claim)| claim.clone()).collect();
-    let answers = alarm::limit(engine, limit, ask(&*engine.store, &claims)).await;
+    let answers = alarm::limit(engine, limit, ask(&*engine.store, claims)).await;
     let mut answers = answers.unwrap_or_default();
-    while answers.len() < batch.len() {
+    while answers.len() < claims.len() {
         answers.push(Err(Error::unavailable("the store did not answer in time")));
     }
     answers

@@ -138,7 +138,7 @@ impl Ending {
 }
 
 /// Exponential, with full jitter on the upper half, so that repeats of many processes do not meet.
-fn back_off(first: Duration, times: u32, most: Duration) -> Duration {
+pub(crate) fn back_off(first: Duration, times: u32, most: Duration) -> Duration {
     let step = first.saturating_mul(1 << times.min(16)).min(most.max(first));
     step / 2 + jitter(step / 2)
 }

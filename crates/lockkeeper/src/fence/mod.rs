@@ -1,4 +1,19 @@
 //! The resource's side: what refuses a holder that was paused past its lease and does not know it yet.
+//!
+//! - [`Fence`]: a value in this process.
+//! - [`postgres`], [`mysql`], [`sqlite`]: rows of your own database. The texts need no driver; a feature named after a
+//!   driver and its version (`fence-tokio-postgres-0_7`, `fence-mysql_async-0_37`, `fence-rusqlite-0_41`) adds `enter`.
+//! - [`redis`]: a plain string in Redis; `fence-redis-1` adds `enter` and `write`.
+//!
+//! The rule is the same everywhere: **enter before the first read** of the protected work. `docs/fencing.md` says why.
+
+mod entrant;
+pub mod mysql;
+pub mod postgres;
+pub mod redis;
+pub mod sqlite;
+
+pub use entrant::{Entrant, FenceError, Refusal};
 
 use crate::engine::metrics;
 use crate::error::{Error, ErrorKind, Result};
@@ -9,6 +24,9 @@ use crate::store::Mode;
 use crate::token::Token;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
+
+/// The layout that this version installs in databases.
+pub const LAYOUT: i64 = 1;
 
 /// A resource in this process that only the latest holder may touch.
 ///

@@ -1,92 +1,67 @@
 //! Other lock clients in processes of their own, and the critical section that they and we share.
 //!
 //! A peer reads one order a line and answers each with one line, `@ …`; times are nanoseconds of the monotonic clock:
-//! - `take KEY TTL` (one try) and `wait KEY TTL` (polls every few ms), TTL in ms, 0 for none: `yes|no WHEN`
+//! - `take KEY TTL` (one try) and `wait KEY TTL` (polls every few ms, or as its library waits), TTL in ms, 0 for none: `yes|no WHEN`
 //! - `free`: `yes|no WHEN`, the time just before it was asked for; `no` when the lock is not theirs (any more)
 //! - `extend TTL`: `yes|no`
-//! - `storm KEY TTL COUNT DIR`: COUNT critical sections with pauses between them; `OVERLAPS BEGIN END BEGIN END …`
+//! - `storm KEY TTL COUNT DIR`: COUNT critical sections with pauses between them; `OVERLAPS BEGIN END BEGIN END …`, with a token
+//!   after each END where the library has them
+#![allow(dead_code, unreachable_pub, reason = "each test program uses its own part")]
 
-mod rust;
+mod checks;
+mod installed;
+mod kind;
+pub(crate) mod rust;
 
-pub(crate) use rust::serve;
+pub(crate) use checks::*;
+pub(crate) use kind::Kind;
 
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
-use testkit::{RedisServer, SOON};
+use testkit::{RedisCluster, RedisServer, SOON};
 
-/// Which library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    RedisPy,
-    PythonRedisLock,
-    NodeRedlock,
-    Rslock,
+/// The servers that both sides use.
+pub(crate) struct Place {
+    pub(crate) servers: Vec<RedisServer>,
+    /// Ours.
+    pub(crate) url: String,
 }
 
-impl Kind {
-    /// The key of a name of theirs, which is the name of our lock.
-    pub(crate) fn key(self, name: &str) -> String {
-        if self == Self::PythonRedisLock { format!("lock:{name}") } else { name.to_owned() }
+impl Place {
+    /// One server.
+    pub(crate) fn of(kind: Kind) -> Self {
+        let server = RedisServer::new();
+        Self { url: format!("{}?layout={}", server.url(), kind.layout()), servers: vec![server] }
     }
 
-    /// Whether it can hold without a TTL.
-    pub(crate) fn endless(self) -> bool {
-        matches!(self, Self::RedisPy | Self::PythonRedisLock)
+    /// Three that are independent, of which two decide. They have everything on disk before they answer, so that they
+    /// count although they have just started.
+    pub(crate) fn majority() -> Self {
+        let server = || RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+        let mut place = Self { servers: vec![server(), server(), server()], url: String::new() };
+        let hosts: Vec<_> = place.servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+        place.url = format!("redlock://{}", hosts.join(","));
+        place
     }
 
-    /// The shortest TTL it can ask for.
-    pub(crate) fn short(self) -> Duration {
-        Duration::from_millis(if self == Self::PythonRedisLock { 1000 } else { 300 })
+    /// A Cluster of three.
+    pub(crate) fn cluster(kind: Kind) -> Self {
+        let cluster = RedisCluster::new(0);
+        Self { url: format!("{}?layout={}", cluster.url(), kind.layout()), servers: cluster.nodes }
     }
 
-    /// The command that each of its tries is.
-    pub(crate) fn attempt(self) -> &'static str {
-        if self == Self::NodeRedlock { "evalsha" } else { "set" }
+    /// The only server, or the first.
+    pub(crate) fn server(&self) -> &RedisServer {
+        &self.servers[0]
     }
 
-    fn command(self, port: u16) -> Command {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers");
-        let port = port.to_string();
-        let python = |kind: &str| {
-            let mut command = Command::new(installed("python", "requirements.txt").join("bin/python"));
-            command.arg(here.join("peer.py")).args([kind, &port]);
-            command
-        };
-        match self {
-            Self::RedisPy => python("redis-py"),
-            Self::PythonRedisLock => python("python-redis-lock"),
-            Self::NodeRedlock => {
-                let mut command = Command::new("node");
-                let place = installed("node", "package.json");
-                command.arg(here.join("peer.mjs")).arg(&port).env("PEERS", place.parent().expect("below the cache"));
-                command
-            }
-            Self::Rslock => {
-                let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
-                command.args(["--exact", "rslock_in_a_process_of_its_own", "--nocapture"]).env(rust::PORT, port);
-                command
-            }
-        }
+    fn ports(&self) -> String {
+        self.servers.iter().map(|server| server.port().to_string()).collect::<Vec<_>>().join(",")
     }
-}
-
-/// Where `scripts/peers` has put what a list of packages asks for.
-fn installed(what: &str, list: &str) -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || Path::new(&std::env::var_os("HOME").expect("HOME or XDG_CACHE_HOME is set")).join(".cache");
-    let place = cache.unwrap_or_else(home).join("lockkeeper/peers").join(what);
-    let wanted = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(list)).expect("ours");
-    let found = std::fs::read(place.join(list)).ok();
-    assert!(
-        found == Some(wanted),
-        "the packages of tests/peers/{list} are not in {}: run scripts/peers",
-        place.display()
-    );
-    place
 }
 
 /// A process with another lock client in it; killed when dropped.
@@ -97,10 +72,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn start(kind: Kind, server: &RedisServer) -> Self {
-        let mut command = kind.command(server.port());
+    pub(crate) fn start(kind: Kind, place: &Place) -> Self {
+        let mut command = kind.command(&place.ports());
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut process = spawned.unwrap_or_else(|e| panic!("{kind:?}: {command:?}: {e}; run scripts/peers"));
+        let mut process = spawned.unwrap_or_else(|e| panic!("{kind:?}: {command:?}: {e}"));
         let orders = process.stdin.take().expect("piped");
         let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
         let (sender, answers) = channel();
@@ -160,8 +135,9 @@ pub(crate) struct Section {
     pub(crate) end: i64,
     /// How often somebody else was seen inside.
     pub(crate) overlaps: u64,
-    /// 0 for one of theirs.
+    /// 0 for one of theirs, unless they have tokens too.
     pub(crate) token: u64,
+    pub(crate) ours: bool,
 }
 
 /// What a lock is there for: only one at a time may do it. The peers do the same.
@@ -179,5 +155,5 @@ pub(crate) fn section(place: &Path, token: u64) -> Section {
     if std::fs::remove_file(&inside).is_err() {
         overlaps += 1;
     }
-    Section { begin, end: now(), overlaps, token }
+    Section { begin, end: now(), overlaps, token, ours: true }
 }

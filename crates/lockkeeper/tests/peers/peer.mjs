@@ -1,4 +1,4 @@
-// node-redlock, told over standard input what to do: `peer.mjs PORT`, with its packages below $PEERS.
+// node-redlock, told over standard input what to do: `peer.mjs PORT[,PORT…]`, with its packages below $PEERS.
 // The commands and their answers are in mod.rs.
 import fs from "node:fs";
 import { createRequire } from "node:module";
@@ -10,11 +10,12 @@ const require = createRequire(path.join(process.env.PEERS, "node", "package.json
 const { default: Redlock, ExecutionError } = require("redlock");
 const { Redis } = require("ioredis");
 
-const client = new Redis({ host: "127.0.0.1", port: Number(process.argv[2]) });
+const ports = process.argv[2].split(",");
+const clients = ports.map((port) => new Redis({ host: "127.0.0.1", port: Number(port) }));
 const poll = { retryDelay: 3, retryJitter: 2 };
 const pause = 8;
-const once = new Redlock([client], { ...poll, retryCount: 0 });
-const patient = new Redlock([client], { ...poll, retryCount: 5000 });
+const once = new Redlock(clients, { ...poll, retryCount: 0 });
+const patient = new Redlock(clients, { ...poll, retryCount: 5000 });
 const now = () => process.hrtime.bigint();
 const said = (word) => (word ? "yes" : "no");
 
@@ -90,4 +91,4 @@ async function obey([order, ...args]) {
 for await (const line of readline.createInterface({ input: process.stdin })) {
   process.stdout.write(`@ ${(await obey(line.split(" "))).join(" ")}\n`);
 }
-client.disconnect();
+clients.forEach((client) => client.disconnect());

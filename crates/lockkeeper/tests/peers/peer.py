@@ -1,4 +1,4 @@
-"""redis-py's Lock or python-redis-lock, told over standard input what to do: `peer.py redis-py|python-redis-lock PORT`.
+"""redis-py's Lock or python-redis-lock, told over standard input what to do: `peer.py KIND PORT`, KIND one of LOCKS.
 
 The commands and their answers are in mod.rs.
 """
@@ -82,7 +82,14 @@ class PythonRedisLock:
         return True
 
 
-LOCK = {"redis-py": RedisPy, "python-redis-lock": PythonRedisLock}[KIND]
+class Signals(PythonRedisLock):
+    def wait(self):
+        # It may say how long only without an expiry, or below it: nobody holds longer than that here.
+        return self.lock.acquire()
+
+
+LOCKS = {"redis-py": RedisPy, "python-redis-lock": PythonRedisLock, "python-redis-lock-signals": Signals}
+LOCK = LOCKS[KIND]
 
 
 def section(place):

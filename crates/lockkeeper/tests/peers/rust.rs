@@ -7,13 +7,14 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Set in the process that is to be a peer.
-pub(super) const PORT: &str = "LOCKKEEPER_RSLOCK_PORT";
+pub(super) const PORTS: &str = "LOCKKEEPER_RSLOCK_PORTS";
 
 /// Obeys as the other peers do, if this process is one.
 pub(crate) async fn serve() {
-    let Ok(port) = std::env::var(PORT) else { return };
+    let Ok(ports) = std::env::var(PORTS) else { return };
     let manager = |tries| {
-        let mut manager = LockManager::new(vec![format!("redis://127.0.0.1:{port}")]);
+        let urls = ports.split(',').map(|port| format!("redis://127.0.0.1:{port}"));
+        let mut manager = LockManager::new(urls.collect::<Vec<_>>());
         // A pause is anything up to this.
         manager.set_retry(tries, Duration::from_millis(6));
         manager

@@ -36,6 +36,7 @@ fn from_server(code: &str, text: &str) -> Error {
             ErrorKind::Foreign,
             format!("the tables of the store are missing or not ours ({text}); `lockkeeper store init` makes them"),
         ),
+        "55P03" => Error::unavailable("somebody else keeps the row of this lock, or of one beside it, locked"),
         ISOLATION => wrong_isolation(),
         "08P01" if text.contains("authentication failed") || text.contains("no such user") => {
             Error::new(ErrorKind::Denied, format!("the pooler refused the login: {text}"))

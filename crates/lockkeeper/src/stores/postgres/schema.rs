@@ -20,6 +20,10 @@ const INSTALLING: i64 = 0x4C6B_7072;
 /// The server's clock in microseconds, also in the middle of a transaction.
 pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
+/// How long a step waits for a row that somebody keeps locked. Whoever asked is gone by then, and a server process that
+/// waits for ever would be one connection less for all.
+const PATIENCE: &str = "SET lock_timeout = '5s'";
+
 /// How long finding out and making everything may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -41,6 +45,7 @@ fn install(schema: &str) -> String {
         .replace("{s}", schema)
         .replace("{version}", &VERSION.to_string())
         .replace("{now}", NOW)
+        .replace("{patience}", PATIENCE)
         .replace("{last}", "9007199254740991");
     format!(
         "DO $do$ BEGIN
@@ -143,6 +148,7 @@ mod tests {
     fn nothing_is_left_to_fill_in() {
         let text = install("locks");
         assert!(!text.contains("{s}") && !text.contains("{now}") && !text.contains("{last}"));
+        assert!(!text.contains("{patience}"));
         assert!(text.contains("INSERT INTO locks.layout VALUES (1, 0)"));
         // What is quoted with these must not contain them.
         assert_eq!((text.matches("$do$").count(), text.matches("$install$").count()), (2, 2));

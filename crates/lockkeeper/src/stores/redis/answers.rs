@@ -57,10 +57,15 @@ pub(super) fn refused(claim: &Claim, fields: &[Value]) -> Error {
         (Ok(3), Mode::Permit { limit }) => Error::invalid_config(format!(
             "a permit of {limit} was asked for while the name is in use with a limit of {detail}; all must agree"
         )),
-        (Ok(4), _) => Error::new(
-            ErrorKind::Foreign,
-            format!("the key of this lock holds a {detail} of another program; use another name or prefix"),
-        ),
+        (Ok(4), _) => {
+            let hint = match detail.as_str() {
+                "hash" => " (a Redisson lock is one: layout=redisson)",
+                "string" => " (a lock of the plain layout is one)",
+                _ => "",
+            };
+            let text = format!("the key of this lock holds a {detail} of another program{hint}");
+            Error::new(ErrorKind::Foreign, text + "; use another name or prefix")
+        }
         (Ok(5), _) => out_of_tokens(),
         _ => odd("an unknown code"),
     }

@@ -2,6 +2,7 @@
 //! runtime ends.
 
 use super::error::map_err;
+use super::gather::Gather;
 use super::options::{Node, Options};
 use super::routes::Routes;
 use crate::error::{Error, Result};
@@ -42,8 +43,7 @@ struct Shared {
 
 enum Link {
     Up {
-        connection: MultiplexedConnection,
-        serial: u64,
+        line: Line,
         /// Dropped with the link: ends the task that watches the runtime.
         _watch: oneshot::Sender<()>,
     },
@@ -68,7 +68,9 @@ impl std::fmt::Debug for Link {
 /// A connection in use, and how to say that it is broken.
 #[derive(Clone)]
 pub(in crate::stores) struct Line {
-    pub(in crate::stores) connection: MultiplexedConnection,
+    pub(super) connection: MultiplexedConnection,
+    /// None on a connection that belongs to one call at a time.
+    pub(super) gather: Option<Gather>,
     key: Key,
     /// Different for every connection of a store.
     pub(in crate::stores) serial: u64,
@@ -99,8 +101,8 @@ impl Links {
     pub(super) fn ready(&self, node: &Node) -> Option<Line> {
         let key = (Handle::try_current().ok()?.id(), node.clone(), 0);
         let links = self.0.lock();
-        let Some(Link::Up { connection, serial, .. }) = links.get(&key) else { return None };
-        Some(Line { connection: connection.clone(), serial: *serial, key })
+        let Some(Link::Up { line, .. }) = links.get(&key) else { return None };
+        Some(line.clone())
     }
 
     /// A connection that nobody else uses until the answer is dropped.
@@ -122,9 +124,7 @@ impl Links {
         let opened = {
             let mut links = self.0.lock();
             let failures = match links.get_mut(&key) {
-                Some(Link::Up { connection, serial, .. }) => {
-                    return Ok(Line { connection: connection.clone(), key, serial: *serial });
-                }
+                Some(Link::Up { line, .. }) => return Ok(line.clone()),
                 Some(Link::Opening(waiting)) => {
                     let (sender, opened) = oneshot::channel();
                     waiting.push(sender);
@@ -186,7 +186,7 @@ impl Shared {
 
     fn forget(&self, key: &Key, broken: u64) {
         let mut links = self.lock();
-        if matches!(links.get(key), Some(Link::Up { serial, .. }) if *serial == broken) {
+        if matches!(links.get(key), Some(Link::Up { line, .. }) if line.serial == broken) {
             links.remove(key);
         }
     }
@@ -210,8 +210,9 @@ async fn keep(shared: Weak<Shared>, key: Key, failures: u32) {
     let (sender, replaced) = oneshot::channel();
     let (link, answer) = match opened {
         Ok(connection) => {
-            let line = Line { connection: connection.clone(), key: key.clone(), serial };
-            (Link::Up { connection, serial, _watch: sender }, Ok(line))
+            let gather = (key.2 == 0).then(|| Gather::start(connection.clone()));
+            let line = Line { connection, gather, key: key.clone(), serial };
+            (Link::Up { line: line.clone(), _watch: sender }, Ok(line))
         }
         Err(error) => {
             strong.routes.doubt();

@@ -61,11 +61,11 @@ pub(in crate::stores) fn map_err(error: RedisError) -> Error {
 fn code(error: &RedisError) -> Option<&str> {
     const INSIDE: [&str; 7] = ["OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM", "WRONGTYPE", "MASTERDOWN"];
     let text = error.detail().unwrap_or_default();
-    if !text.contains("running script") {
-        return error.code();
-    }
     if text.contains("The user executing the script can't") {
         return Some("NOPERM");
+    }
+    if !text.contains("running script") {
+        return error.code();
     }
     INSIDE.into_iter().find(|code| text.contains(&format!("-{code} "))).or(error.code())
 }

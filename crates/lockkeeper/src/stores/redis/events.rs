@@ -2,6 +2,8 @@
 
 use super::connect::{self, Links};
 use super::error::map_err;
+use super::keys::Keys;
+use super::layout;
 use super::options::{Kind, Node};
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
@@ -30,7 +32,7 @@ pub(super) struct Events {
     link: Option<Push>,
     failures: u32,
     /// Names held by somebody who will not tell us, with a waiter of ours first in line.
-    watches: mpsc::UnboundedReceiver<LockName>,
+    watches: mpsc::Receiver<LockName>,
     was_up: bool,
 }
 
@@ -47,7 +49,7 @@ impl std::fmt::Debug for Push {
 }
 
 impl Events {
-    pub(super) fn new(keeper: String, watches: mpsc::UnboundedReceiver<LockName>) -> Self {
+    pub(super) fn new(keeper: String, watches: mpsc::Receiver<LockName>) -> Self {
         Self { keeper, link: None, failures: 0, watches, was_up: false }
     }
 
@@ -143,12 +145,14 @@ impl Push {
 
     /// Asks to be told when the key changes; if it is free by now, says so.
     async fn watch(&mut self, name: LockName, links: &Links) -> Result<Option<Event>> {
-        if links.options().kind == Kind::Cluster && links.node_of(name.as_bytes()).await? != self.node {
+        let cluster = links.options().kind == Kind::Cluster;
+        let Ok(Keys { lock: key, .. }) = links.options().layout.keys(&name, cluster) else { return Ok(None) };
+        if cluster && links.node_of(&key).await? != self.node {
             // Only the owner of a key tells of it; elsewhere the waiter looks by itself.
             return Ok(None);
         }
         let mut pipeline = redis::pipe();
-        pipeline.cmd("CLIENT").arg("CACHING").arg("YES").cmd("EXISTS").arg(name.as_bytes());
+        pipeline.cmd("CLIENT").arg("CACHING").arg("YES").cmd("EXISTS").arg(&key);
         let asked = tokio::time::timeout(ANSWER_LIMIT, self.connection.send_packed_commands(&pipeline, 0, 2)).await;
         let answers = asked.map_err(|_| Error::unavailable("the push connection does not answer"))?.map_err(map_err)?;
         Ok(matches!(answers.get(1), Some(Value::Int(0))).then_some(Event::Wake(name)))
@@ -157,19 +161,20 @@ impl Push {
 
 /// What a push message means to the engine, if anything.
 fn event(push: &PushInfo, links: &Links) -> Option<Event> {
+    let wake = |key: &[u8]| layout::name_of(links.options().layout, key).map(Event::Wake);
     match push.kind {
         PushKind::Message => match push.data.get(1)? {
             Value::BulkString(text) => {
-                let (event, name) = granted(text)?;
+                let (event, key) = granted(text)?;
                 // Replicas have not confirmed it yet: the waiter asks, and waits for them there.
-                if links.options().wait.is_some() { LockName::new(name).ok().map(Event::Wake) } else { Some(event) }
+                if links.options().wait.is_some() { wake(key) } else { Some(event) }
             }
             _ => None,
         },
         // One key at a time, since every watched key changes by itself.
         PushKind::Invalidate => match push.data.first()? {
             Value::Array(keys) => match keys.first()? {
-                Value::BulkString(key) => LockName::new(key).ok().map(Event::Wake),
+                Value::BulkString(key) => wake(key),
                 _ => None,
             },
             // The whole database was flushed.
@@ -179,7 +184,7 @@ fn event(push: &PushInfo, links: &Links) -> Option<Event> {
     }
 }
 
-/// `holder:token:stamp:lease ms:name`, as the scripts publish it.
+/// `holder:token:stamp:lease ms:key`, as the scripts publish it.
 fn granted(message: &[u8]) -> Option<(Event, &[u8])> {
     let mut fields = message.splitn(5, |byte| *byte == b':');
     let mut text = || std::str::from_utf8(fields.next()?).ok();

@@ -28,7 +28,12 @@ impl Keys {
             )
             .for_lock(name));
         }
-        Ok(Self { lock: lock.to_vec(), fence: companion(b'f', lock), queue: companion(b'q', lock) })
+        Ok(Self::at(lock.to_vec()))
+    }
+
+    /// Those of a lock at `lock`.
+    pub(super) fn at(lock: Vec<u8>) -> Self {
+        Self { fence: companion(b'f', &lock), queue: companion(b'q', &lock), lock }
     }
 
     /// What a script is told; `all` adds those it could work out by itself. A Cluster that moves a slot key by key then
@@ -64,6 +69,18 @@ pub(in crate::stores) fn companion(letter: u8, lock: &[u8]) -> Vec<u8> {
         key.push(b'}');
     }
     key
+}
+
+/// The lock that a key of that letter belongs to: the way back from [`companion`].
+pub(super) fn companion_of(letter: u8, key: &[u8]) -> Option<&[u8]> {
+    let rest = key.strip_prefix(&[b'l', b'k', b':', letter])?;
+    let lock = match rest.split_first()? {
+        (b'/', lock) => lock,
+        (b':', rest) => rest.strip_prefix(b"{")?.strip_suffix(b"}")?,
+        (b'!', rest) => &rest[rest.iter().position(|byte| *byte == b'}')? + 1..],
+        _ => return None,
+    };
+    (companion(letter, lock) == key).then_some(lock)
 }
 
 /// How many slots a Cluster has.
@@ -184,6 +201,7 @@ mod tests {
             for letter in *b"fqwrhx" {
                 let key = companion(letter, name);
                 assert_eq!(slot(&key), slot(name), "{}", name.escape_ascii());
+                assert_eq!(companion_of(letter, &key), Some(name), "{}", name.escape_ascii());
                 assert!(seen.insert(key), "{}", name.escape_ascii());
             }
         }

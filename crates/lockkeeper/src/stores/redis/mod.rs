@@ -19,6 +19,9 @@
 //! - `{K}` keeps them in one Cluster slot. A name with a hash tag of its own follows `/` instead (`lk:f/a{b}c`); one with
 //!   a `}` but no tag follows `!{N}`, N the lowest number with that slot.
 //!
+//! That is the plain layout. `?layout=` chooses that of another library, so that its locks and ours exclude each other;
+//! each of the files in `layout` says what it keeps where.
+//!
 //! The companions end by themselves; names that begin with `lk:` are refused. HOLDER is the secret of a hold: whoever
 //! may read the keys can release it.
 //!
@@ -29,14 +32,17 @@ mod answers;
 pub(in crate::stores) mod connect;
 pub(in crate::stores) mod error;
 mod events;
+pub(in crate::stores) mod gather;
 pub(in crate::stores) mod keys;
+mod layout;
 mod list;
 pub(in crate::stores) mod options;
+mod renewals;
 mod routes;
 mod script;
 
 #[doc(hidden)]
-pub use script::texts;
+pub use layout::texts;
 
 use crate::error::{Error, Result};
 use crate::name::LockName;
@@ -51,6 +57,7 @@ use async_trait::async_trait;
 use connect::Links;
 use events::Events;
 use keys::Keys;
+use layout::{Layout, Step};
 use options::{Kind, Options};
 use redis::Value;
 use script::{Call, Script, Terms, bytes};
@@ -60,6 +67,9 @@ use tokio::sync::mpsc;
 
 /// How long a question that no lease depends on may take.
 const ASK_LIMIT: Duration = Duration::from_secs(8);
+
+/// How many keys may be waiting to be watched.
+const WATCHES: usize = 1024;
 
 /// How long a tombstone outlives the TTL of its claim.
 const TOMB_EXTRA: Duration = Duration::from_secs(60);
@@ -71,7 +81,7 @@ pub struct RedisStore {
     keeper: String,
     events: tokio::sync::Mutex<Events>,
     /// Tells the push connection which key to watch.
-    watch: mpsc::UnboundedSender<LockName>,
+    watch: mpsc::Sender<LockName>,
     /// Whether a claim may be in line: the first push connection then counts as a reconnection.
     queued: AtomicBool,
 }
@@ -89,7 +99,7 @@ impl RedisStore {
 
     pub(crate) async fn from_parts(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let options = Options::parse(scheme, place, pairs)?;
-        let (watch, watches) = mpsc::unbounded_channel();
+        let (watch, watches) = mpsc::channel(WATCHES);
         // Not a holder's id, but the same need: 128 bits that nobody else has.
         let keeper = HolderId::random()?.to_hex();
         let store = Self {
@@ -108,33 +118,49 @@ impl RedisStore {
         Ok(store)
     }
 
-    async fn run(&self, script: &Script, calls: &[Call], limit: Duration) -> Vec<Result<Value>> {
-        // A release need not be confirmed: one that is lost keeps the lock a while longer, at worst.
-        let confirmed =
-            [&*script::ACQUIRE, &*script::RENEW, &*script::REGISTER].iter().any(|s| std::ptr::eq(*s, script));
-        let wait = self.links.options().wait.filter(|_| confirmed);
-        script::run(&self.links, script, calls, Terms { limit, wait }).await
+    fn layout(&self) -> &'static dyn Layout {
+        self.links.options().layout
     }
 
-    async fn one(&self, script: &Script, call: Call, limit: Duration) -> Result<Vec<Value>> {
-        reply(self.run(script, &[call], limit).await.pop().unwrap_or_else(|| Err(odd("nothing"))))
+    fn keys(&self, name: &LockName) -> Result<Keys> {
+        self.layout().keys(name, self.links.options().kind == Kind::Cluster)
+    }
+
+    /// Takes a step on the lock of every call.
+    async fn run(&self, step: Step, calls: &[Call], limit: Duration) -> Vec<Result<Value>> {
+        // A release need not be confirmed: one that is lost keeps the lock a while longer, at worst.
+        let wait = self.links.options().wait.filter(|_| matches!(step, Step::Acquire | Step::Renew));
+        let undo = (step == Step::Acquire).then(|| self.layout().script(Step::Release));
+        script::run(&self.links, self.layout().script(step), calls, Terms { limit, wait, undo }).await
+    }
+
+    async fn one(&self, step: Step, call: Call) -> Result<Vec<Value>> {
+        reply(self.run(step, &[call], ASK_LIMIT).await.pop().unwrap_or_else(|| Err(odd("nothing"))))
+    }
+
+    /// Asks a register, which is the same in every layout.
+    async fn register(&self, script: &Script, call: Call) -> Result<Vec<Value>> {
+        let wait = self.links.options().wait.filter(|_| std::ptr::eq(script, &*script::REGISTER));
+        let terms = Terms { limit: ASK_LIMIT, wait, undo: None };
+        let answer = script::run(&self.links, script, &[call], terms).await.pop();
+        reply(answer.unwrap_or_else(|| Err(odd("nothing"))))
     }
 
     /// Runs a script for every claim whose name is allowed, and reads each answer.
     async fn batch<T>(
         &self,
         claims: &[Claim],
-        script: &Script,
+        step: Step,
         call: impl Fn(&Claim, Keys) -> Call,
         read: impl Fn(&Claim, Vec<Value>) -> Result<T>,
     ) -> Vec<Result<T>> {
         let mut sent: Vec<Call> = Vec::with_capacity(claims.len());
-        let prepare = |claim: &Claim| Keys::of(&claim.name).map(|keys| sent.push(call(claim, keys)));
+        let prepare = |claim: &Claim| {
+            self.layout().check_mode(claim.mode).map_err(|e| e.for_lock(&claim.name))?;
+            self.keys(&claim.name).map(|keys| sent.push(call(claim, keys)))
+        };
         let allowed: Vec<Result<()>> = claims.iter().map(prepare).collect();
-        // A third of the lease, as the engine allows, less what it takes to say so.
-        let ttl = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
-        let limit = (ttl / 3).max(Duration::from_millis(50)).mul_f64(0.95).min(Duration::from_secs(10));
-        let answers = if sent.is_empty() { Vec::new() } else { self.run(script, &sent, limit).await };
+        let answers = if sent.is_empty() { Vec::new() } else { self.run(step, &sent, limit(claims)).await };
         let mut answers = answers.into_iter();
         let answer = |(claim, allowed): (&Claim, Result<()>)| {
             allowed?;
@@ -160,6 +186,18 @@ impl RedisStore {
             .arg(keys::note_text(&claim.note))
     }
 
+    /// A register of a lock's name: the same names at different keys are different locks.
+    fn register_key(&self, key: &LockName) -> Vec<u8> {
+        keys::companion(b'v', &[self.layout().prefix(), key.as_bytes()].concat())
+    }
+
+    fn register_call(&self, key: &LockName, pass: &Pass) -> Call {
+        Call::new([self.register_key(key)])
+            .arg(pass.lock.as_bytes())
+            .arg(pass.token.to_string())
+            .arg(pass.holder.to_hex())
+    }
+
     /// Reads `{0, info, lease left, place}`.
     fn held(&self, claim: &Claim, fields: &[Value]) -> Result<Held> {
         let [_, info, left, place] = fields else { return Err(odd("a short reply")) };
@@ -167,9 +205,9 @@ impl RedisStore {
         let remaining = u64::try_from(left).ok().map(Duration::from_millis);
         let record = keys::parse_holder(&info, Mode::Exclusive, remaining);
         let place = text(place)?.parse::<u32>().map_err(|_| odd("a place that is no number"))?;
-        if place == 1 && info.is_empty() {
-            // Nobody will push anything when a foreign holder goes. The other side is gone only with the store.
-            let _ = self.watch.send(claim.name.clone());
+        if self.layout().must_watch(!info.is_empty(), place) {
+            // Full only when the push connection is down; the waiter asks again once it is back.
+            let _ = self.watch.try_send(claim.name.clone());
         }
         Ok(Held {
             holder: record.note,
@@ -181,10 +219,16 @@ impl RedisStore {
     }
 }
 
+/// How long a call may take: a third of the lease, as the engine allows, less what it takes to say so.
+fn limit(claims: &[Claim]) -> Duration {
+    let ttl = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
+    (ttl / 3).max(Duration::from_millis(50)).mul_f64(0.95).min(Duration::from_secs(10))
+}
+
 /// Reaches the server, refuses one that is too old, warns of one that may evict locks.
 async fn check(links: &Links) -> Result<()> {
     let mut line = links.line(&links.node_of(b"").await?).await?;
-    let asked = tokio::time::timeout(ASK_LIMIT, script::send(&mut line, vec![redis::cmd("INFO")])).await;
+    let asked = tokio::time::timeout(ASK_LIMIT, gather::send(&mut line, vec![redis::cmd("INFO")])).await;
     let late = || Error::unavailable("the server did not answer in time").in_store("redis");
     let Some(Ok(answer)) = asked.map_err(|_| late())?.pop() else {
         // An ACL may forbid INFO, which the locks do not need.
@@ -226,7 +270,7 @@ async fn check_elsewhere(options: Options) -> Result<()> {
 #[async_trait]
 impl Store for RedisStore {
     fn info(&self) -> StoreInfo {
-        StoreInfo {
+        self.layout().declared(StoreInfo {
             queue: true,
             shared: true,
             permits: true,
@@ -236,7 +280,7 @@ impl Store for RedisStore {
             ttl_floor: Duration::from_millis(100),
             hand_over_slack: Duration::from_secs(1),
             ..StoreInfo::new("redis", Guarantee::Primary)
-        }
+        })
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
@@ -255,7 +299,7 @@ impl Store for RedisStore {
             2 => Ok(Attempt::Cancelled),
             _ => Err(refused(claim, &fields)),
         };
-        self.batch(claims, &script::ACQUIRE, |claim, keys| self.claim_call(claim, keys), read).await
+        self.batch(claims, Step::Acquire, |claim, keys| self.claim_call(claim, keys), read).await
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
@@ -273,7 +317,21 @@ impl Store for RedisStore {
             })),
             _ => Err(refused(claim, &fields)),
         };
-        self.batch(claims, &script::RENEW, |claim, keys| self.claim_call(claim, keys), read).await
+        let each = async |claims: &[Claim]| {
+            self.batch(claims, Step::Renew, |claim, keys| self.claim_call(claim, keys), read).await
+        };
+        let done = self.renew_many(claims, limit(claims)).await;
+        if !done.contains(&true) {
+            return each(claims).await;
+        }
+        let left = claims.iter().zip(&done).filter(|(_, done)| !**done).map(|(claim, _)| claim.clone());
+        let left: Vec<Claim> = left.collect();
+        let mut answers = if left.is_empty() { Vec::new() } else { each(&left).await }.into_iter();
+        let answer = |(claim, done): (&Claim, &bool)| match done {
+            true => Ok(Renewal::Renewed(claim.ttl)),
+            false => answers.next().unwrap_or_else(|| Err(odd("nothing"))),
+        };
+        claims.iter().zip(&done).map(answer).collect()
     }
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
@@ -286,7 +344,7 @@ impl Store for RedisStore {
             0 => Ok(Release::NotHeld),
             _ => Err(refused(claim, &fields)),
         };
-        self.batch(claims, &script::RELEASE, call, read).await
+        self.batch(claims, Step::Release, call, read).await
     }
 
     async fn next_event(&self) -> Event {
@@ -294,8 +352,8 @@ impl Store for RedisStore {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
-        let call = self.call(Keys::of(name)?, None);
-        record(name, self.one(&script::INSPECT, call, ASK_LIMIT).await?)
+        let call = self.call(self.keys(name)?, None);
+        record(name, self.one(Step::Inspect, call).await?)
     }
 
     async fn list(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
@@ -303,8 +361,8 @@ impl Store for RedisStore {
     }
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
-        let call = self.call(Keys::of(name)?, None).arg(token.to_string());
-        let fields = self.one(&script::BREAK, call, ASK_LIMIT).await?;
+        let call = self.call(self.keys(name)?, None).arg(token.to_string());
+        let fields = self.one(Step::Break, call).await?;
         match code(&fields)? {
             1 => Ok(Break::Broken(self::token(fields.get(1))?)),
             0 => Ok(Break::NotHeld),
@@ -316,7 +374,7 @@ impl Store for RedisStore {
 #[async_trait]
 impl Register for RedisStore {
     async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
-        let fields = self.one(&script::REGISTER, register_call(key, pass).arg("r"), ASK_LIMIT).await?;
+        let fields = self.register(&script::REGISTER, self.register_call(key, pass).arg("r")).await?;
         match code(&fields)? {
             1 => Ok(Entry::Entered(bytes(fields.get(1)))),
             0 => Ok(Entry::Stale { seen: token(fields.get(1))? }),
@@ -327,8 +385,8 @@ impl Register for RedisStore {
     async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
         check_value(value)?;
         let ttl = ttl.map(millis).unwrap_or_default();
-        let call = register_call(key, pass).arg("w").arg(value).arg(ttl);
-        let fields = self.one(&script::REGISTER, call, ASK_LIMIT).await?;
+        let call = self.register_call(key, pass).arg("w").arg(value).arg(ttl);
+        let fields = self.register(&script::REGISTER, call).await?;
         match code(&fields)? {
             1 => Ok(Written::Written),
             0 => Ok(Written::Stale { seen: token(fields.get(1))? }),
@@ -337,16 +395,9 @@ impl Register for RedisStore {
     }
 
     async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
-        let call = Call::new([keys::companion(b'v', key.as_bytes())]);
-        Ok(bytes(self.one(&script::READ, call, ASK_LIMIT).await?.get(1)))
+        let call = Call::new([self.register_key(key)]);
+        Ok(bytes(self.register(&script::READ, call).await?.get(1)))
     }
-}
-
-fn register_call(key: &LockName, pass: &Pass) -> Call {
-    Call::new([keys::companion(b'v', key.as_bytes())])
-        .arg(pass.lock.as_bytes())
-        .arg(pass.token.to_string())
-        .arg(pass.holder.to_hex())
 }
 
 /// Whole milliseconds, rounded up: the server must not end a lease before we do.

@@ -1,5 +1,6 @@
 //! What a store URL says: where, as whom, how.
 
+use super::layout::{self, Layout};
 use crate::duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::escape;
@@ -14,7 +15,8 @@ use std::time::Duration;
 pub(in crate::stores) type Node = (Arc<str>, u16);
 
 /// Every option, for the error that lists them.
-const KNOWN: &str = "ca_file, cert_file, key_file, password_file, sentinel_password_file, wait_replicas, wait_timeout";
+const KNOWN: &str =
+    "ca_file, cert_file, key_file, layout, password_file, sentinel_password_file, wait_replicas, wait_timeout";
 
 /// How the servers of a URL belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub(in crate::stores) struct Options {
     tls: Option<TlsCertificates>,
     /// How many replicas must confirm a grant, and within what time.
     pub(super) wait: Option<(u32, Duration)>,
+    /// How locks are kept.
+    pub(super) layout: &'static dyn Layout,
 }
 
 impl fmt::Debug for Options {
@@ -83,8 +87,17 @@ impl Options {
         if kind == Kind::Cluster && database != 0 {
             return Err(bad("a Cluster has only database 0"));
         }
-        let mut options =
-            Self { kind, nodes, user: None, password: None, sentinel_password: None, database, tls: None, wait: None };
+        let mut options = Self {
+            kind,
+            nodes,
+            user: None,
+            password: None,
+            sentinel_password: None,
+            database,
+            tls: None,
+            wait: None,
+            layout: layout::PLAIN,
+        };
         if let Some(login) = login {
             let (user, password) = login.split_once(':').unwrap_or((login, ""));
             options.user = Some(crate::url::decode(user)?).filter(|user| !user.is_empty());
@@ -111,6 +124,7 @@ impl Options {
                     })?;
                     wait.0 = Some(count);
                 }
+                "layout" => options.layout = layout::find(value, &options.kind)?,
                 "wait_timeout" => wait.1 = duration::parse(value).map_err(|e| e.in_store("redis"))?,
                 _ => return Err(bad(format!("option '{}' is unknown; known are {KNOWN}", escape(key.as_bytes())))),
             }
@@ -287,6 +301,7 @@ mod tests {
             ("//h", &[("ca_file", "/nowhere")]),
             ("//h", &[("wait_replicas", "0")]),
             ("//h", &[("wait_timeout", "1s")]),
+            ("//h", &[("layout", "hash")]),
             ("//u:geheim@h", &[("password_file", "/nowhere")]),
             ("//u:geheim@h", &[("colour", "geheim")]),
         ] {

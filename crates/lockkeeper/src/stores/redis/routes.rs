@@ -2,6 +2,7 @@
 
 use super::connect::{self, Links};
 use super::error::map_err;
+use super::gather;
 use super::keys;
 use super::options::{Kind, Node};
 use super::script;
@@ -174,7 +175,7 @@ impl Links {
         let mut line = self.line(node).await?;
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
-        let answer = script::send(&mut line, vec![cmd]).await.pop().unwrap_or(Ok(Value::Nil));
+        let answer = gather::send(&mut line, vec![cmd]).await.pop().unwrap_or(Ok(Value::Nil));
         let answer = answer.map_err(|e| {
             if e.detail().is_some_and(|text| text.contains("cluster support disabled")) {
                 Error::invalid_config("that server is not part of a Cluster; write redis://")

@@ -2,13 +2,13 @@
 
 use super::connect::{Line, Links};
 use super::error::{is_fatal, map_err};
+use super::gather::send;
 use super::keys;
 use super::options::{Kind, Node};
 use crate::error::{Error, Result};
-use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
-use std::sync::LazyLock;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -19,75 +19,85 @@ pub(super) struct Script {
 }
 
 impl Script {
-    fn new(text: &'static str) -> Self {
+    pub(super) fn new(text: &'static str) -> Self {
         Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
+    }
+
+    pub(super) fn text(&self) -> &'static str {
+        self.text
     }
 }
 
+/// Scripts, each put together from files of one folder.
 macro_rules! scripts {
-    ($($name:ident = $($file:literal)+;)*) => {
-        $(pub(super) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+)));)*
+    ($folder:literal; $($name:ident = $($file:literal)+;)*) => {
+        $(pub(super) static $name: std::sync::LazyLock<$crate::stores::redis::script::Script> =
+            std::sync::LazyLock::new(|| $crate::stores::redis::script::Script::new(
+                concat!($(include_str!(concat!($folder, $file, ".lua"))),+)
+            ));)*
     };
 }
+pub(super) use scripts;
 
-scripts! {
-    ACQUIRE = "acquire_fast" "common" "acquire";
-    RENEW = "renew_fast" "common" "renew";
-    RELEASE = "release_fast" "common" "release";
-    BREAK = "common" "break";
-    INSPECT = "inspect";
+scripts! { "scripts/";
     REGISTER = "register";
     READ = "read";
-}
-
-/// The texts of the scripts for acquire, renew and release: benchmarks send them by hand.
-#[doc(hidden)]
-pub fn texts() -> [&'static str; 3] {
-    [ACQUIRE.text, RENEW.text, RELEASE.text]
 }
 
 /// One run of a script.
 #[derive(Debug)]
 pub(super) struct Call {
-    keys: Vec<Vec<u8>>,
-    /// The arguments one after the other, and where each ends.
-    args: Vec<u8>,
+    /// The keys and the arguments one after the other, and where each ends.
+    parts: Vec<u8>,
     ends: Vec<usize>,
+    keys: usize,
 }
 
 impl Call {
-    pub(super) fn new(keys: impl Into<Vec<Vec<u8>>>) -> Self {
-        Self { keys: keys.into(), args: Vec::with_capacity(160), ends: Vec::with_capacity(8) }
+    pub(super) fn new(keys: impl IntoIterator<Item: AsRef<[u8]>>) -> Self {
+        let call = Self { parts: Vec::with_capacity(256), ends: Vec::with_capacity(12), keys: 0 };
+        let mut call = keys.into_iter().fold(call, Self::arg);
+        call.keys = call.ends.len();
+        call
     }
 
     pub(super) fn arg(mut self, arg: impl AsRef<[u8]>) -> Self {
-        self.args.extend_from_slice(arg.as_ref());
-        self.ends.push(self.args.len());
+        self.parts.extend_from_slice(arg.as_ref());
+        self.ends.push(self.parts.len());
         self
     }
 
-    fn args(&self) -> impl Iterator<Item = &[u8]> {
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let mut begin = 0;
-        self.ends.iter().map(move |end| &self.args[std::mem::replace(&mut begin, *end)..*end])
+        self.ends.iter().map(move |end| &self.parts[std::mem::replace(&mut begin, *end)..*end])
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts().take(self.keys)
+    }
+
+    /// What decides the server of a Cluster.
+    fn first_key(&self) -> &[u8] {
+        self.keys().next().unwrap_or_default()
     }
 
     fn command(&self, script: &Script) -> Cmd {
-        let keys = self.keys.iter().map(Vec::len).sum::<usize>();
-        let mut cmd = Cmd::with_capacity(self.keys.len() + self.ends.len() + 3, keys + self.args.len() + 64);
-        cmd.arg("EVALSHA").arg(&script.hash).arg(self.keys.len()).arg(&self.keys);
-        for arg in self.args() {
-            cmd.arg(arg);
+        let mut cmd = Cmd::with_capacity(self.ends.len() + 3, self.parts.len() + 64);
+        cmd.arg("EVALSHA").arg(&script.hash).arg(self.keys);
+        for part in self.parts() {
+            cmd.arg(part);
         }
         cmd
     }
 }
 
 /// How a script is sent: how long it may take, and how many replicas must confirm what it wrote within what time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Terms {
     pub(super) limit: Duration,
     pub(super) wait: Option<(u32, Duration)>,
+    /// What gives back, by its first argument, what too few replicas have confirmed.
+    pub(super) undo: Option<&'static Script>,
 }
 
 /// How often a Cluster may send a call elsewhere before it counts as unanswered.
@@ -119,7 +129,7 @@ pub(super) async fn run(links: &Links, script: &Script, calls: &[Call], terms: T
             let asking = asked.is_some();
             let node = match asked {
                 Some(node) => Ok(node),
-                None => match tokio::time::timeout(terms.limit, links.node_of(&calls[i].keys[0])).await {
+                None => match tokio::time::timeout(terms.limit, links.node_of(calls[i].first_key())).await {
                     Ok(node) => node,
                     Err(_) => Err(late()),
                 },
@@ -140,7 +150,7 @@ pub(super) async fn run(links: &Links, script: &Script, calls: &[Call], terms: T
             match answer {
                 Err(Failure::Driver(error)) if round < REDIRECTS => match (error.code(), elsewhere(&error, node)) {
                     (Some("MOVED"), Some(node)) => {
-                        links.routes().moved(keys::slot(&calls[*i].keys[0]), node);
+                        links.routes().moved(keys::slot(calls[*i].first_key()), node);
                         open.push((*i, None));
                     }
                     (Some("ASK"), Some(node)) => open.push((*i, Some(node))),
@@ -205,20 +215,24 @@ async fn on_node(
     };
     let mut using = Using {
         links,
-        line: &line.clone(),
+        line: line.clone(),
         // One that is left with a WAIT under way would keep the next call waiting.
         patience: if taken.is_some() { Duration::ZERO } else { terms.limit.mul_f64(0.8) },
         began: Instant::now(),
         done: false,
     };
-    let answers = tokio::time::timeout(terms.limit, async {
-        let mut answers = evaluate(&mut line, script, calls, asking).await;
-        if let Some(wait) = terms.wait {
-            confirm(&mut line, script, calls, &mut answers, wait, terms.limit).await;
+    // A plain call is limited by whoever asks, and a timer for each would cost as much as the rest of this function.
+    let answers = match terms.wait {
+        None => Ok(evaluate(&mut line, script, calls, asking).await),
+        Some(wait) => {
+            let confirmed = async {
+                let mut answers = evaluate(&mut line, script, calls, asking).await;
+                confirm(&mut line, terms, wait, calls, &mut answers).await;
+                answers
+            };
+            tokio::time::timeout(terms.limit, confirmed).await
         }
-        answers
-    });
-    let answers = answers.await;
+    };
     using.done = answers.is_ok();
     drop(using);
     let Ok(answers) = answers else { return all(late()) };
@@ -245,7 +259,7 @@ impl Failure {
 /// A call under way: one that ends without an answer, after most of its time, condemns its connection.
 struct Using<'a> {
     links: &'a Links,
-    line: &'a Line,
+    line: Line,
     began: Instant,
     patience: Duration,
     done: bool,
@@ -254,7 +268,7 @@ struct Using<'a> {
 impl Drop for Using<'_> {
     fn drop(&mut self) {
         if !self.done && self.began.elapsed() >= self.patience {
-            self.links.broken(self.line);
+            self.links.broken(&self.line);
         }
     }
 }
@@ -283,11 +297,10 @@ async fn evaluate(line: &mut Line, script: &Script, calls: &[&Call], asking: boo
 /// was granted, prolonged or written counts as unknown.
 async fn confirm(
     line: &mut Line,
-    script: &Script,
+    terms: Terms,
+    (count, time): (u32, Duration),
     calls: &[&Call],
     answers: &mut [Result<Value, Failure>],
-    (count, time): (u32, Duration),
-    limit: Duration,
 ) {
     let wrote = |answer: &Result<Value, Failure>| match answer {
         Ok(Value::Array(fields)) => matches!(fields.first(), Some(Value::Int(1 | 2))),
@@ -298,7 +311,7 @@ async fn confirm(
     }
     let mut wait = redis::cmd("WAIT");
     // Less than the call's own limit, so that there is time to give back.
-    wait.arg(count).arg(time.min(limit.mul_f64(0.6)).as_millis().max(1) as u64);
+    wait.arg(count).arg(time.min(terms.limit.mul_f64(0.6)).as_millis().max(1) as u64);
     let error = match send(line, vec![wait]).await.pop() {
         Some(Ok(Value::Int(acks))) if acks >= i64::from(count) => return,
         Some(Ok(Value::Int(acks))) => Error::unavailable(format!("{acks} of {count} replicas confirmed in time")),
@@ -307,13 +320,15 @@ async fn confirm(
     }
     .in_store("redis");
     let unsure: Vec<usize> = (0..answers.len()).filter(|i| wrote(&answers[*i])).collect();
-    if std::ptr::eq(script, &*ACQUIRE) {
+    if let Some(undo) = terms.undo {
         let ends: Vec<Call> = unsure
             .iter()
-            .map(|i| Call::new(calls[*i].keys.clone()).arg(calls[*i].args().next().unwrap_or_default()).arg("0"))
+            .map(|i| {
+                Call::new(calls[*i].keys()).arg(calls[*i].parts().nth(calls[*i].keys).unwrap_or_default()).arg("0")
+            })
             .collect();
         // If it fails too, the engine's own release or the TTL ends it.
-        drop(evaluate(line, &RELEASE, &ends.iter().collect::<Vec<_>>(), false).await);
+        drop(evaluate(line, undo, &ends.iter().collect::<Vec<_>>(), false).await);
     }
     unsure.into_iter().for_each(|i| answers[i] = Err(Failure::Ours(error.clone())));
 }
@@ -350,24 +365,5 @@ pub(super) fn bytes(value: Option<&Value>) -> Option<Vec<u8>> {
         Some(Value::BulkString(bytes)) => Some(bytes.clone()),
         Some(Value::SimpleString(text)) => Some(text.clone().into_bytes()),
         _ => None,
-    }
-}
-
-/// One answer per command, from one write.
-pub(super) async fn send(line: &mut Line, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
-    if let [command] = commands.as_slice() {
-        return vec![line.connection.send_packed_command(command).await.and_then(|v| v.extract_error())];
-    }
-    let count = commands.len();
-    let mut pipeline = Pipeline::with_capacity(count);
-    for command in commands {
-        pipeline.add_command(command);
-    }
-    match line.connection.send_packed_commands(&pipeline, 0, count).await {
-        Ok(mut values) => {
-            values.resize(count, Value::Nil);
-            values.into_iter().map(|value| value.extract_error()).collect()
-        }
-        Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
     }
 }

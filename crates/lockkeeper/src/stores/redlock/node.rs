@@ -7,8 +7,9 @@ use crate::clock::{Stamp, system_now};
 use crate::error::{Error, ErrorKind, Result};
 use crate::stores::redis::connect::{Line, Links};
 use crate::stores::redis::error::{is_fatal, map_err};
+use crate::stores::redis::gather::send;
 use crate::stores::redis::options::{Node as Place, Options};
-use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -240,25 +241,6 @@ async fn evaluate(line: &mut Line, ask: &Ask) -> Vec<RedisResult<Value>> {
         }
     }
     answers
-}
-
-/// One answer per command, from one write.
-async fn send(line: &mut Line, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
-    if let [command] = commands.as_slice() {
-        return vec![line.connection.send_packed_command(command).await.and_then(Value::extract_error)];
-    }
-    let count = commands.len();
-    let mut pipeline = Pipeline::with_capacity(count);
-    for command in commands {
-        pipeline.add_command(command);
-    }
-    match line.connection.send_packed_commands(&pipeline, 0, count).await {
-        Ok(mut values) => {
-            values.resize(count, Value::Nil);
-            values.into_iter().map(Value::extract_error).collect()
-        }
-        Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
-    }
 }
 
 /// Questions under way, answered in whatever order the nodes answer.

@@ -34,6 +34,9 @@ impl Settings {
                 ("timeout", text) => timeout = duration::parse(text)?,
                 ("tls", "on") => scheme = "rediss",
                 ("tls", _) => return bad("tls is on, or left out".into()),
+                ("layout", _) => {
+                    return bad("layout belongs to redis://: a majority counts votes of the plain layout only".into());
+                }
                 ("ca_file" | "cert_file" | "key_file" | "password_file", _) => {
                     others.push((key.clone(), value.clone()));
                 }
@@ -111,6 +114,7 @@ mod tests {
             ("//a,b,c", &[("max_ttl", "x")], ""),
             ("//a,b,c", &[("quorum", "2")], "known are"),
             ("//a,b,c", &[("tls", "maybe")], "tls"),
+            ("//a,b,c", &[("layout", "redisson")], "plain layout only"),
             ("//1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", &[], "too many"),
         ] {
             let error = parse(place, pairs).unwrap_err();

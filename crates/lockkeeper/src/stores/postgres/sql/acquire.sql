@@ -66,7 +66,7 @@ END $f$;
 -- older than that, but not than the call: a lease counted from it is long enough.
 CREATE FUNCTION {s}.acquire(names bytea[], holders uuid[], modes bigint[], ttls bigint[], queues boolean[],
     lives bigint[], stamps bigint[], my_keeper uuid, hosts bytea[], pids bigint[], labels bytea[])
-RETURNS SETOF {s}.answer LANGUAGE plpgsql AS $f$
+RETURNS SETOF {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     at bigint := {now};
     a {s}.answer;

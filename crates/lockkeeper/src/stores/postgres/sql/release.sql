@@ -42,7 +42,7 @@ END $f$;
 
 -- Ends each claim, held or waiting; no name twice. Exclusive ones that nobody waits for in one statement.
 CREATE FUNCTION {s}.release(names bytea[], holders uuid[], tombs bigint[])
-RETURNS SETOF {s}.answer LANGUAGE plpgsql AS $f$
+RETURNS SETOF {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     at bigint := {now};
     a {s}.answer;
@@ -88,7 +88,7 @@ BEGIN
 END $f$;
 
 -- Takes the lock away from every holder with that token; the token drawn above it, NULL when nobody had it.
-CREATE FUNCTION {s}.break_lock(my_name bytea, my_token bigint) RETURNS bigint LANGUAGE plpgsql AS $f$
+CREATE FUNCTION {s}.break_lock(my_name bytea, my_token bigint) RETURNS bigint LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     l {s}.lock;
     was {s}.lock;

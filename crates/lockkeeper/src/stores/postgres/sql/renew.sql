@@ -48,7 +48,7 @@ END $f$;
 
 -- Prolongs each claim, held or waiting; no name twice. Exclusive holders in one statement, the others one by one.
 CREATE FUNCTION {s}.renew(names bytea[], holders uuid[], ttls bigint[], lives bigint[], stamps bigint[], my_keeper uuid)
-RETURNS SETOF {s}.answer LANGUAGE plpgsql AS $f$
+RETURNS SETOF {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     at bigint := {now};
     a {s}.answer;

@@ -126,10 +126,18 @@ local function advance()
   return true
 end
 
--- Nobody is left: the key goes. Otherwise it stays as long as the last of many.
+-- Nobody is left: the key goes, and somebody else's waiter may come. Otherwise it stays as long as the last of many.
 local function settle()
   if kind == 'free' then
-    if value then redis.call('DEL', K, R, H) end
+    if value then
+      redis.call('DEL', K, R, H)
+      if signal then
+        -- Never fails, as when memory is full: who is not told looks by itself.
+        redis.pcall('DEL', signal)
+        redis.pcall('LPUSH', signal, 1)
+        redis.pcall('PEXPIRE', signal, 1000)
+      end
+    end
   elseif kind == 'many' then
     local last = redis.call('ZREVRANGE', R, 0, 0, 'WITHSCORES')
     redis.call('PEXPIRE', K, math.max(1, last[2] - now))

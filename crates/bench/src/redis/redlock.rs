@@ -1,0 +1,124 @@
+//! Redlock over five servers, all on one core with the client, against the same fan-out by hand; then with servers that
+//! are frozen.
+
+use super::{END, Loaded, connect, pin, runtime};
+use crate::measure::quantile;
+use lockkeeper::{HolderId, Keeper};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Value};
+use std::time::{Duration, Instant};
+use testkit::RedisServer;
+use tokio::runtime::Runtime;
+
+const ROUNDS: usize = 13;
+const CYCLES: usize = 300;
+const NODES: usize = 5;
+
+/// `SET NX PX` on all, then compare and delete on all; each step waits for every answer.
+#[derive(Clone)]
+struct Floor {
+    nodes: [MultiplexedConnection; NODES],
+    end: Loaded,
+}
+
+impl Floor {
+    async fn new(servers: &[RedisServer]) -> Self {
+        let mut nodes = Vec::new();
+        let mut end = None;
+        for server in servers {
+            let mut node = connect(server).await;
+            end = Some(Loaded::new(&mut node, END).await);
+            nodes.push(node);
+        }
+        Self { nodes: nodes.try_into().unwrap_or_else(|_| unreachable!("five servers")), end: end.unwrap() }
+    }
+
+    async fn all(&mut self, cmd: &Cmd) {
+        let [a, b, c, d, e] = &mut self.nodes;
+        let ask = async |node: &mut MultiplexedConnection| node.send_packed_command(cmd).await.unwrap();
+        let (a, b, c, d, e) = tokio::join!(ask(a), ask(b), ask(c), ask(d), ask(e));
+        assert!([a, b, c, d, e].iter().all(|answer| !matches!(answer, Value::Nil | Value::ServerError(_))));
+    }
+
+    async fn cycle(&mut self) {
+        let holder = HolderId::random().unwrap().to_hex();
+        let mut take = redis::cmd("SET");
+        take.arg("orders/43").arg(&holder).arg("NX").arg("PX").arg(30_000);
+        self.all(&take).await;
+        self.all(&self.end.call(&["orders/43"], &[&holder])).await;
+    }
+}
+
+fn ours(runtime: &Runtime, keeper: &Keeper, times: &mut Vec<f64>) {
+    let lock = keeper.lock("orders/42");
+    let cycles = runtime.spawn(async move {
+        let mut times = Vec::with_capacity(CYCLES);
+        for _ in 0..CYCLES {
+            let began = Instant::now();
+            lock.acquire().await.unwrap().release().await.unwrap();
+            times.push(began.elapsed().as_secs_f64() * 1e6);
+        }
+        times
+    });
+    times.extend(runtime.block_on(cycles).unwrap());
+}
+
+fn by_hand(runtime: &Runtime, floor: &Floor, times: &mut Vec<f64>) {
+    let mut floor = floor.clone();
+    let cycles = runtime.spawn(async move {
+        let mut times = Vec::with_capacity(CYCLES);
+        for _ in 0..CYCLES {
+            let began = Instant::now();
+            floor.cycle().await;
+            times.push(began.elapsed().as_secs_f64() * 1e6);
+        }
+        times
+    });
+    times.extend(runtime.block_on(cycles).unwrap());
+}
+
+pub(super) fn run() {
+    pin(1);
+    let servers: Vec<RedisServer> = (0..NODES).map(|_| RedisServer::new()).collect();
+    let hosts: Vec<String> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+    let runtime = runtime();
+    let url = format!("redlock://{}?max_ttl=5s", hosts.join(","));
+    let keeper = runtime.block_on(Keeper::builder(&url).ttl(Duration::from_secs(5)).connect()).unwrap();
+    // Servers this young count for nothing yet: they may have forgotten a lock.
+    testkit::eventually(testkit::SOON, "the servers count", || {
+        runtime.block_on(keeper.lock("first").try_acquire()).is_ok()
+    });
+    let floor = runtime.block_on(Floor::new(&servers));
+    let (mut hand, mut healthy) = (Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        by_hand(&runtime, &floor, &mut a);
+        ours(&runtime, &keeper, &mut b);
+        if round > 0 {
+            hand.extend(a);
+            healthy.extend(b);
+        }
+    }
+    println!("\n### Redlock over {NODES} servers, one task, acquire + release, everything on one core\n");
+    println!("| | p50 µs | p99 µs | x floor (p50) | x healthy (p50) | x healthy (p99) |\n|---|---|---|---|---|---|");
+    let row = |name: &str, times: &[f64], all: bool| {
+        let [p50, p99] = [0.5, 0.99].map(|q| quantile(times, q));
+        let to_floor = if all { format!("{:.2}", p50 / quantile(&hand, 0.5)) } else { "–".into() };
+        let [r50, r99] = [p50 / quantile(&healthy, 0.5), p99 / quantile(&healthy, 0.99)];
+        println!("| {name} | {p50:.0} | {p99:.0} | {to_floor} | {r50:.2} | {r99:.2} |");
+    };
+    row("SET NX PX, compare and delete on all by hand, unfenced", &hand, true);
+    row("lockkeeper, fenced", &healthy, true);
+    for frozen in 1..=2 {
+        servers[frozen - 1].pause();
+        let mut times = Vec::new();
+        // The first cycles find out.
+        ours(&runtime, &keeper, &mut times);
+        times.clear();
+        for _ in 0..3 {
+            ours(&runtime, &keeper, &mut times);
+        }
+        row(&format!("lockkeeper, fenced, {frozen} of {NODES} frozen"), &times, false);
+    }
+    servers.iter().for_each(RedisServer::resume);
+}

@@ -1,0 +1,97 @@
+//! MySQL and MariaDB.
+
+use super::url::Place;
+use super::{Row, failure, tls};
+use crate::exit::Failure;
+use lockkeeper::ErrorKind;
+use lockkeeper::fence::mysql as fence;
+use lockkeeper::name::escape;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Error, OptsBuilder, SslOpts};
+
+/// Where Debian's servers listen.
+const SOCKET: &str = "/run/mysqld/mysqld.sock";
+
+pub(super) struct Base {
+    connection: Conn,
+    shown: String,
+}
+
+impl Base {
+    pub(super) async fn open(place: &Place) -> Result<Self, Failure> {
+        let user = place.user.clone().or_else(|| std::env::var("USER").ok());
+        let mut options = OptsBuilder::default()
+            .user(user)
+            .pass(place.password.clone())
+            .db_name(Some(place.database.clone()))
+            .tcp_port(place.port)
+            .prefer_socket(false);
+        match (&place.socket, place.host.as_str()) {
+            (Some(socket), _) => options = options.socket(Some(socket.to_string_lossy())),
+            (None, "") => options = options.socket(Some(SOCKET)),
+            (None, host) => options = options.ip_or_hostname(host),
+        }
+        if place.tls {
+            // The driver takes the process's provider.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            let roots = tls::authorities(place)?.into_iter().map(|c| c.to_vec().into()).collect();
+            options = options.ssl_opts(SslOpts::default().with_root_certs(roots).with_disable_built_in_roots(true));
+        }
+        let connection = Conn::new(options).await.map_err(|e| map_err(&place.shown, &e))?;
+        Ok(Self { connection, shown: place.shown.clone() })
+    }
+
+    pub(super) async fn layout(&mut self) -> Result<Option<i64>, Failure> {
+        match self.connection.query_first(fence::VERSION_SQL).await {
+            Ok(version) => Ok(version),
+            // No such table.
+            Err(Error::Server(e)) if e.code == 1146 => Ok(None),
+            Err(e) => Err(self.failed(&e)),
+        }
+    }
+
+    pub(super) async fn install(&mut self) -> Result<(), Failure> {
+        for statement in fence::install_statements() {
+            self.connection.query_drop(statement).await.map_err(|e| map_err(&self.shown, &e))?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn status(&mut self, resource: Option<&str>) -> Result<Vec<Row>, Failure> {
+        type Columns = (String, i64, Option<String>, Option<String>);
+        let rows: Result<Vec<Columns>, _> = self.connection.exec(fence::STATUS_SQL, (resource, resource)).await;
+        let rows = rows.map_err(|e| self.failed(&e))?;
+        let row = |(resource, token, store, entered_at)| Row { resource, token, store, entered_at };
+        Ok(rows.into_iter().map(row).collect())
+    }
+
+    pub(super) async fn reset(&mut self, resource: Option<&str>) -> Result<u64, Failure> {
+        let done = self.connection.exec_drop(fence::RESET_SQL, (resource, resource)).await;
+        done.map_err(|e| self.failed(&e))?;
+        Ok(self.connection.affected_rows())
+    }
+
+    fn failed(&self, error: &Error) -> Failure {
+        map_err(&self.shown, error)
+    }
+}
+
+fn map_err(shown: &str, error: &Error) -> Failure {
+    let (kind, why) = match error {
+        Error::Server(e) => {
+            let kind = match e.code {
+                // Access denied: to the server, a database, a command, a column, a routine, or for lack of a privilege.
+                1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => ErrorKind::Denied,
+                1049 => ErrorKind::InvalidConfig,
+                // Too many connections, shutting down, read only, lock wait, deadlock.
+                1040 | 1053 | 1290 | 1205 | 1213 => ErrorKind::Unavailable,
+                _ => ErrorKind::Unexpected,
+            };
+            (kind, e.message.clone())
+        }
+        Error::Io(e) => (ErrorKind::Unavailable, e.to_string()),
+        Error::Driver(e) => (ErrorKind::Unavailable, e.to_string()),
+        other => (ErrorKind::Unexpected, other.to_string()),
+    };
+    failure(kind, format!("{shown}: {}", escape(why.as_bytes())))
+}

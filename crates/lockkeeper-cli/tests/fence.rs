@@ -1,0 +1,255 @@
+//! `fence install|status|reset` on real databases, and what it says when that cannot work.
+
+mod common;
+
+use common::{Place, one_sentence};
+use std::process::Command;
+use testkit::{Ended, MariaDbServer, PostgresServer, Proc, TempDir, certificates};
+
+fn ends(place: &Place, args: &[&str]) -> Ended {
+    Proc::start(&mut place.bare(args)).wait()
+}
+
+/// Install twice, look, reset: the same on every database. `enter` runs SQL there.
+fn round(place: &Place, url: &str, word: &str, enter: impl Fn()) {
+    for args in [&["fence", "status", url] as &[&str], &["fence", "reset", "--all", url]] {
+        one_sentence(&ends(place, args), 78, "first: lockkeeper fence install");
+    }
+    let installed = ends(place, &["fence", "install", url]);
+    assert!(installed.code == Some(0) && installed.stdout.contains("the fence is installed in"), "{installed:?}");
+    let again = ends(place, &["fence", "install", url]);
+    assert!(again.code == Some(0) && again.stdout.contains("was installed already"), "{again:?}");
+    let object = ends(place, &["fence", "install", "--json", url]).stdout;
+    assert_eq!(object, format!("{{\"changed\":false,\"database\":\"{word}\",\"layout\":1,\"v\":1}}\n"));
+    one_sentence(&ends(place, &["fence", "status", url]), 0, "nobody has entered a fence");
+    enter();
+    let table = ends(place, &["fence", "status", url]);
+    let lines: Vec<_> = table.stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{table:?}");
+    assert!(lines[0].starts_with("RESOURCE") && lines[0].contains("TOKEN"), "{table:?}");
+    assert!(lines[1].contains("orders/42") && lines[1].contains("1763166000123456") && lines[1].contains("redis"));
+    assert!(lines[1].trim_end().ends_with('Z'), "{table:?}");
+    let one = ends(place, &["fence", "status", "--resource", "orders/43", "--json", url]).stdout;
+    assert!(
+        one.contains("\"resource\":\"orders/43\"") && one.contains("\"token\":7") && !one.contains("orders/42"),
+        "{one}"
+    );
+    // The holder id is a secret while the lock is held.
+    assert!(!table.stdout.contains("00c0ffee") && !one.contains("00c0ffee"), "{table:?} {one}");
+    let reset = ends(place, &["fence", "reset", "--resource", "orders/42", url]);
+    assert!(reset.code == Some(0) && reset.stdout.contains("reset the fence of 'orders/42' (1)"), "{reset:?}");
+    one_sentence(&ends(place, &["fence", "reset", "--resource", "orders/42", url]), 1, "nothing to reset");
+    let rest = ends(place, &["fence", "reset", "--all", "--json", url]);
+    assert_eq!((rest.code, rest.stdout.as_str()), (Some(0), "{\"reset\":1,\"v\":1}\n"));
+}
+
+#[test]
+fn on_postgres() {
+    let (place, server) = (Place::new(), PostgresServer::new());
+    let enter = || {
+        server.sql("SELECT lockkeeper_fence('orders/42', 1763166000123456, '00c0ffee', 'redis')");
+        server.sql("SELECT lockkeeper_fence('orders/43', 7, holder => '00c0ffee')");
+    };
+    round(&place, &server.url(), "postgres", enter);
+
+    // Another schema, by name.
+    let elsewhere = format!("{}?schema=Else%20where", server.url());
+    one_sentence(&ends(&place, &["fence", "install", &elsewhere]), 78, "no such schema 'Else where'");
+    server.sql("CREATE SCHEMA \"Else where\"");
+    assert_eq!(ends(&place, &["fence", "install", &elsewhere]).code, Some(0));
+    server.sql("SELECT \"Else where\".lockkeeper_fence('orders/44', 7)");
+    let shown = ends(&place, &["fence", "status", &elsewhere]).stdout;
+    assert!(shown.contains("orders/44"), "{shown}");
+
+    // A newer layout is left alone.
+    server.sql("CREATE OR REPLACE VIEW public.lockkeeper_fence_version AS SELECT 2 AS version");
+    one_sentence(&ends(&place, &["fence", "install", &server.url()]), 70, "of a newer lockkeeper");
+
+    // No rights, wrong password, no such database, not that database, nobody there.
+    server.sql("CREATE ROLE weak LOGIN");
+    server.sql("CREATE DATABASE other");
+    let weak = server.url().replace("postgres@", "weak@").replace("/postgres", "/other");
+    one_sentence(&ends(&place, &["fence", "install", &weak]), 77, "permission denied for schema public");
+    let absent = format!("{}absent", server.url().trim_end_matches("postgres"));
+    one_sentence(&ends(&place, &["fence", "install", &absent]), 78, "\"absent\" does not exist");
+    let mysql = server.url().replace("postgres://", "mysql://");
+    one_sentence(&ends(&place, &["fence", "install", &mysql]), 69, "");
+    let nobody = format!("postgres://u@127.0.0.1:{}/x", testkit::free_port());
+    one_sentence(&ends(&place, &["fence", "install", &nobody]), 69, "refused");
+}
+
+/// The script of docs/fencing.md, as a command under the lock; then the same with the token of an earlier holder.
+#[test]
+fn a_script_under_run_enters_with_what_it_is_given() {
+    let (place, server) = (Place::new(), PostgresServer::new());
+    assert_eq!(ends(&place, &["fence", "install", &server.url()]).code, Some(0));
+    server.sql("CREATE TABLE orders (id int, total bigint); INSERT INTO orders VALUES (42, 17)");
+    let page = include_str!("../../../docs/fencing.md");
+    let script = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let script = script.filter(|code| code.contains("LOCKKEEPER_TOKEN")).collect::<String>();
+    place.dir.write("settle.sh", &script);
+    let run = |args: &[&str]| {
+        let mut command = place.lockkeeper(args);
+        command.env("PGHOST", "127.0.0.1").env("PGPORT", server.port().to_string());
+        Proc::start(command.env("PGUSER", "postgres").env("PGDATABASE", "postgres")).wait()
+    };
+    let keep = "echo $LOCKKEEPER_TOKEN $LOCKKEEPER_HOLDER > first; sh settle.sh";
+    let first = run(&["run", "orders/42", "--", "sh", "-c", keep]);
+    assert_eq!(first.code, Some(0), "{first:?}");
+    assert_eq!(run(&["run", "orders/42", "--", "sh", "settle.sh"]).code, Some(0));
+    let late =
+        "read LOCKKEEPER_TOKEN LOCKKEEPER_HOLDER < first; export LOCKKEEPER_TOKEN LOCKKEEPER_HOLDER; sh settle.sh";
+    let late = run(&["run", "orders/42", "--", "sh", "-c", late]);
+    assert!(late.code == Some(3) && late.stderr.contains("LK001 token"), "{late:?}");
+    assert_eq!(server.sql("SELECT total FROM orders"), "19");
+}
+
+#[test]
+fn a_password_comes_from_a_file_or_the_environment() {
+    let (place, server) = (Place::new(), PostgresServer::new());
+    server.sql("CREATE ROLE me LOGIN SUPERUSER PASSWORD 'hunt er@2'");
+    // From now on passwords are asked for.
+    let hba = server.sql("SHOW hba_file");
+    let rules = "local all all trust\nhost all me 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n";
+    std::fs::write(hba, rules).unwrap();
+    server.sql("SELECT pg_reload_conf()");
+    let url = server.url().replace("postgres@", "me@");
+    testkit::eventually(testkit::SOON, "a password is asked for", || {
+        ends(&place, &["fence", "status", &url]).stderr.contains("password")
+    });
+    let file = place.dir.write("password", "hunt er@2\n");
+    let by_file = format!("{url}?password_file={}", file.display());
+    let ended = ends(&place, &["fence", "install", &by_file]);
+    assert!(ended.code == Some(0) && ended.stderr.is_empty(), "{ended:?}");
+    let ended = Proc::start(place.bare(&["fence", "install", &url]).env("PGPASSWORD", "hunt er@2")).wait();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let whole = place.dir.write("url", &url.replace("me@", "me:hunt%20er%402@"));
+    std::fs::set_permissions(&whole, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let ended = Proc::start(place.bare(&["fence", "install"]).env("LOCKKEEPER_DATABASE_FILE", &whole)).wait();
+    assert!(ended.code == Some(0) && ended.stderr.is_empty(), "{ended:?}");
+    let ended = Proc::start(place.bare(&["fence", "install"]).env("LOCKKEEPER_DATABASE", &url)).wait();
+    assert!(!ended.stdout.contains("installed"), "{ended:?}");
+    // On the command line it works too, but is warned of; and it never shows.
+    for password in ["hunt%20er%402", "hunter3"] {
+        let argument = url.replace("me@", &format!("me:{password}@"));
+        let ended = ends(&place, &["fence", "install", &argument]);
+        assert!(ended.stderr.contains("to everybody who can list processes"), "{ended:?}");
+        assert_eq!(ended.code, Some(if password == "hunter3" { 77 } else { 0 }), "{ended:?}");
+        assert!(!format!("{ended:?}").contains("hunt"), "{ended:?}");
+    }
+}
+
+#[test]
+fn on_mariadb() {
+    let (place, server) = (Place::new(), MariaDbServer::new());
+    let enter = || {
+        server.sql("CALL lockkeeper_fence('orders/42', 1763166000123456, '00c0ffee', 'redis')");
+        server.sql("CALL lockkeeper_fence('orders/43', 7, '00c0ffee', NULL)");
+    };
+    round(&place, &server.url(), "mysql", enter);
+    server.sql("CREATE USER weak@'127.0.0.1' IDENTIFIED BY 'hunter2'; GRANT SELECT ON test.* TO weak@'127.0.0.1'");
+    server.sql("DROP VIEW lockkeeper_fence_version");
+    let weak = server.url().replace("root@", "weak@");
+    one_sentence(&ends(&place, &["fence", "install", &weak]), 77, "Access denied");
+    let denied = Proc::start(place.bare(&["fence", "install", &weak]).env("MYSQL_PWD", "hunter2")).wait();
+    one_sentence(&denied, 77, "denied");
+    assert!(!denied.stderr.contains("hunter2"));
+    let absent = server.url().replace("/test", "/absent");
+    one_sentence(&ends(&place, &["fence", "install", &absent]), 78, "Unknown database");
+    let socket = format!("mysql://root@/test?socket={}", server.dir().join("socket").display());
+    assert_eq!(ends(&place, &["fence", "install", &socket]).code, Some(0));
+    let postgres = server.url().replace("mysql://", "postgres://");
+    assert_eq!(ends(&place, &["fence", "install", &postgres]).code, Some(69));
+}
+
+#[test]
+fn on_sqlite() {
+    let place = Place::new();
+    let file = place.dir.join("app.db");
+    one_sentence(&ends(&place, &["fence", "install", "sqlite:app.db"]), 78, "there is no such file");
+    assert!(!file.exists());
+    let open = || rusqlite::Connection::open(&file).unwrap();
+    open().execute_batch("CREATE TABLE mine (x)").unwrap();
+    let enter = || {
+        let fence = "INSERT INTO lockkeeper_fence (resource, token, holder, store) VALUES";
+        open().execute_batch(&format!("{fence} ('orders/42', 1763166000123456, '00c0ffee', 'redis')")).unwrap();
+        open().execute_batch(&format!("{fence} ('orders/43', 7, '00c0ffee', NULL)")).unwrap();
+    };
+    round(&place, "sqlite:app.db", "sqlite", enter);
+    place.dir.write(
+        "notes.db",
+        "this is not a database, but some notes of mine, long enough to have a header of 100 bytes\n",
+    );
+    one_sentence(&ends(&place, &["fence", "install", "sqlite:notes.db"]), 70, "not a database");
+    assert_ne!(ends(&place, &["fence", "install", "sqlite:."]).code, Some(0));
+}
+
+#[test]
+fn what_is_printed_can_be_run_by_somebody_else() {
+    let place = Place::new();
+    let text = |url: &str| {
+        let ended = ends(&place, &["fence", "install", "--print", url]);
+        assert!(ended.code == Some(0) && ended.stderr.is_empty(), "{ended:?}");
+        ended.stdout
+    };
+    rusqlite::Connection::open_in_memory().unwrap().execute_batch(&text("sqlite:")).unwrap();
+    assert!(text("postgres:").contains("LANGUAGE plpgsql"));
+    assert!(text("mariadb://host/db").contains("DELIMITER //"));
+    assert_eq!(text("mysql:"), text("mariadb:"));
+}
+
+#[test]
+fn wrong_command_lines() {
+    let place = Place::new();
+    for (args, code, part) in [
+        (vec!["fence"], 64, "install, status or reset"),
+        (vec!["fence", "dance"], 64, "known are install, status and reset"),
+        (vec!["fence", "install"], 64, "name the database"),
+        (vec!["fence", "reset", "sqlite:x"], 64, "--resource"),
+        (vec!["fence", "reset", "--all", "--resource", "x", "sqlite:x"], 64, "cannot be used"),
+        (vec!["fence", "install", "redis://:hunter2@h"], 78, ""),
+        (vec!["fence", "install", "app.db"], 78, "begins with its kind"),
+    ] {
+        let ended = ends(&place, &args);
+        assert_eq!(ended.code, Some(code), "{args:?}: {ended:?}");
+        assert!(ended.stderr.contains(part) && !ended.stderr.contains("hunter2"), "{args:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn tls_checks_the_server() {
+    let place = Place::new();
+    let mariadb = MariaDbServer::with_tls_only();
+    mariadb.sql("CREATE USER tls@'127.0.0.1' REQUIRE SSL; GRANT ALL ON test.* TO tls@'127.0.0.1'");
+    let file = |name: &str| mariadb.dir().join(name).display().to_string();
+    let url = mariadb.url().replace("root@", "tls@");
+    trusted_only(&place, &url, &file("ca.crt"), &file("other.crt"));
+
+    let postgres = PostgresServer::new();
+    let dir = TempDir::new();
+    certificates(&dir);
+    let key = dir.join("server.key");
+    // A server takes its key only if nobody else can read it.
+    let own = "chmod 0600 \"$1\"; if [ \"$(id -u)\" = 0 ]; then chown postgres \"$1\"; fi";
+    assert!(Command::new("sh").args(["-c", own, "sh"]).arg(&key).status().unwrap().success());
+    let set = |name: &str, file: &std::path::Path| {
+        postgres.sql(&format!("ALTER SYSTEM SET {name} = '{}'", file.display()));
+    };
+    set("ssl_cert_file", &dir.join("server.crt"));
+    set("ssl_key_file", &key);
+    postgres.sql("ALTER SYSTEM SET ssl = on");
+    postgres.sql("SELECT pg_reload_conf()");
+    testkit::eventually(testkit::SOON, "TLS is on", || postgres.sql("SHOW ssl") == "on");
+    let file = |name: &str| dir.join(name).display().to_string();
+    trusted_only(&place, &postgres.url(), &file("ca.crt"), &file("other.crt"));
+}
+
+fn trusted_only(place: &Place, url: &str, authority: &str, other: &str) {
+    let good = ends(place, &["fence", "install", &format!("{url}?ca_file={authority}")]);
+    assert_eq!(good.code, Some(0), "{good:?}");
+    for wrong in [format!("{url}?ca_file={other}"), format!("{url}?sslmode=require")] {
+        let ended = ends(place, &["fence", "status", &wrong]);
+        assert!(ended.code == Some(69) && ended.stderr.contains("certificate"), "{wrong}: {ended:?}");
+    }
+    one_sentence(&ends(place, &["fence", "status", &format!("{url}?ca_file=absent")]), 78, "cannot read certificates");
+}

@@ -1,0 +1,103 @@
+//! The fence in a MySQL or MariaDB database: one table, and procedures that any language calls in its own transaction.
+//!
+//! `lockkeeper fence install mysql://…` runs [`INSTALL_SQL`]. The one rule: [`ENTER_SQL`] is the **first** statement of
+//! every transaction of the protected work. It matters more here than anywhere: under InnoDB's default, REPEATABLE READ,
+//! the first plain `SELECT` fixes what the whole transaction sees. A read before the entry makes every later read as old
+//! as itself, and nothing tells. Never begin with `START TRANSACTION WITH CONSISTENT SNAPSHOT`.
+//!
+//! An error does not abort a transaction here: after a refusal, roll back.
+
+use super::Refusal;
+#[cfg(feature = "fence-mysql_async-0_37")]
+use super::{Entrant, FenceError};
+
+/// Creates the table and the procedures in the current database; a script for the `mysql` or `mariadb` program. A driver
+/// runs [`install_statements`] instead.
+pub const INSTALL_SQL: &str = include_str!("sql/mysql.sql");
+
+/// The installed [`LAYOUT`](super::LAYOUT).
+pub const VERSION_SQL: &str = "SELECT version FROM lockkeeper_fence_version";
+
+/// Enters as an Exclusive holder: resource, token, holder (or NULL), store (or NULL).
+pub const ENTER_SQL: &str = "CALL lockkeeper_fence(?, ?, ?, ?)";
+
+/// Enters as a Shared holder: resource, token, store (or NULL).
+pub const ENTER_SHARED_SQL: &str = "CALL lockkeeper_fence_shared(?, ?, ?)";
+
+/// Every fence, or the one of a resource (given twice): resource, token, store, and when it was last entered.
+pub const STATUS_SQL: &str = "SELECT CONVERT(resource USING utf8mb4), token, store, \
+    DATE_FORMAT(CONVERT_TZ(entered_at, @@session.time_zone, '+00:00'), '%Y-%m-%dT%H:%i:%s.%fZ') \
+    FROM lockkeeper_fences WHERE ? IS NULL OR resource = ? ORDER BY resource";
+
+/// Forgets what was seen of a resource (given twice), or of all if it is NULL: only while nobody is at work on it.
+pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE ? IS NULL OR resource = ?";
+
+/// The statements of [`INSTALL_SQL`], one by one, for a driver.
+pub fn install_statements() -> impl Iterator<Item = &'static str> {
+    let script = INSTALL_SQL.split_once("DELIMITER //").map_or("", |(_, script)| script);
+    let script = script.split_once("DELIMITER ;").map_or(script, |(script, _)| script);
+    script.split("\n//").map(str::trim).filter(|statement| !statement.is_empty())
+}
+
+/// Why the fence refused, by the SQLSTATE of an error; `None` for the database's own errors.
+pub fn refusal(sqlstate: &str) -> Option<Refusal> {
+    match sqlstate {
+        "45LK1" => Some(Refusal::Stale),
+        "45LK2" => Some(Refusal::OtherStore),
+        "45LK3" => Some(Refusal::Invalid),
+        _ => None,
+    }
+}
+
+/// Whether the SQLSTATE says that a later holder was here.
+pub fn is_stale(sqlstate: &str) -> bool {
+    refusal(sqlstate) == Some(Refusal::Stale)
+}
+
+/// Whether the error number asks for the whole transaction to be repeated: a deadlock, a lock wait that took too long, or
+/// a row that changed since the snapshot.
+pub fn is_conflict(errno: u16) -> bool {
+    matches!(errno, 1213 | 1205 | 1020)
+}
+
+/// Enters the fence of a resource; the first statement of a transaction.
+///
+/// # Errors
+/// `Refused` when the token is stale: roll the transaction back, it is still open. Else the driver's error.
+///
+/// # Cancellation
+/// Roll the transaction back: it may or may not have entered.
+#[cfg(feature = "fence-mysql_async-0_37")]
+pub async fn enter(
+    transaction: &mut mysql_async::Transaction<'_>,
+    resource: &str,
+    entrant: &Entrant,
+) -> Result<(), FenceError<mysql_async::Error>> {
+    use mysql_async::prelude::Queryable;
+    let (token, store) = (entrant.number(), entrant.store_name());
+    let entered = if entrant.is_shared() {
+        transaction.exec_drop(ENTER_SHARED_SQL, (resource, token, store)).await
+    } else {
+        transaction.exec_drop(ENTER_SQL, (resource, token, entrant.holder_hex(), store)).await
+    };
+    match entered {
+        Ok(()) => Ok(()),
+        Err(mysql_async::Error::Server(error)) => match refusal(&error.state) {
+            Some(refusal) => Err(FenceError::refused("mysql", refusal, error.message)),
+            None => Err(FenceError::Driver(mysql_async::Error::Server(error))),
+        },
+        Err(error) => Err(FenceError::Driver(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_falls_into_its_statements() {
+        let statements: Vec<_> = install_statements().collect();
+        assert_eq!(statements.len(), 6, "{statements:#?}");
+        assert!(statements.iter().all(|s| !s.contains("DELIMITER") && !s.contains("//")));
+    }
+}

@@ -1,0 +1,128 @@
+//! The fence of a plain string in Redis or Valkey: check and write in one script.
+//!
+//! The value is your own key, readable by everybody; its fence is a hash beside it ([`fence_key`]) that is kept 25 hours
+//! after its last use. Enter before the first read, then write with the same entrant:
+//!
+//! | | `EVAL` [`SCRIPT`] `2 KEY FENCE_KEY …` | answers |
+//! |---|---|---|
+//! | enter | `enter TOKEN HOLDER STORE LIFE_MS` | the value |
+//! | enter, Shared | `shared TOKEN '' STORE LIFE_MS` | the value |
+//! | write | `write TOKEN HOLDER STORE LIFE_MS VALUE TTL_MS` | `OK` |
+//!
+//! HOLDER, STORE and TTL_MS may be empty. A refusal is an error whose first word is `LK001`, `LK002` or `LK003`.
+
+use super::Refusal;
+#[cfg(feature = "fence-redis-1")]
+use super::{Entrant, FenceError};
+use std::time::Duration;
+
+/// The script.
+pub const SCRIPT: &str = include_str!("redis.lua");
+
+/// How long a fence is kept after its last use: a day, and an hour for clocks that differ.
+pub const LIFE: Duration = Duration::from_secs(25 * 3600);
+
+/// The key of a value's fence, in the same slot of a Cluster.
+pub fn fence_key(key: &[u8]) -> Vec<u8> {
+    let tag = key.iter().position(|b| *b == b'{').map(|at| &key[at + 1..]);
+    match tag.and_then(|rest| rest.iter().position(|b| *b == b'}')) {
+        // It has a hash tag of its own.
+        Some(1..) => [b"lk:d/", key].concat(),
+        _ => [b"lk:d:{", key, b"}"].concat(),
+    }
+}
+
+/// Why the fence refused, by the first word of an error; `None` for the server's own errors.
+pub fn refusal(code: &str) -> Option<Refusal> {
+    Refusal::of_code(code)
+}
+
+/// Whether the first word of an error says that a later holder was here.
+pub fn is_stale(code: &str) -> bool {
+    refusal(code) == Some(Refusal::Stale)
+}
+
+/// Enters the fence of a key and reads its value, in one step: before anything else.
+///
+/// # Errors
+/// `Refused` when the token is stale. Else the driver's error.
+///
+/// # Cancellation
+/// It may or may not have entered; enter again.
+#[cfg(feature = "fence-redis-1")]
+pub async fn enter(
+    connection: &mut (impl redis::aio::ConnectionLike + Send),
+    key: impl AsRef<[u8]>,
+    entrant: &Entrant,
+) -> Result<Option<Vec<u8>>, FenceError<redis::RedisError>> {
+    let kind = if entrant.is_shared() { "shared" } else { "enter" };
+    script().prepare_invoke_for(key.as_ref(), kind, entrant).invoke_async(connection).await.map_err(map_err)
+}
+
+/// Writes a value unless a later holder was here, in one step. `ttl` of `None` keeps it; the fence outlives it.
+///
+/// # Errors
+/// `Refused` when the token is stale; `Invalid` for a Shared entrant, who may only read. Else the driver's error.
+///
+/// # Cancellation
+/// It may or may not have been written. Wait for an answer before the next write: a late repeat would undo it.
+#[cfg(feature = "fence-redis-1")]
+pub async fn write(
+    connection: &mut (impl redis::aio::ConnectionLike + Send),
+    key: impl AsRef<[u8]>,
+    entrant: &Entrant,
+    value: impl AsRef<[u8]>,
+    ttl: Option<Duration>,
+) -> Result<(), FenceError<redis::RedisError>> {
+    if entrant.is_shared() {
+        return Err(FenceError::refused("redis", Refusal::Invalid, "LK003 a Shared holder may read and not write"));
+    }
+    // A TTL below a millisecond must not become "none" or an error of the server's.
+    let ttl = ttl.map_or_else(String::new, |ttl| ttl.as_millis().max(1).to_string());
+    let script = script();
+    let mut call = script.prepare_invoke_for(key.as_ref(), "write", entrant);
+    call.arg(value.as_ref()).arg(ttl);
+    call.invoke_async::<()>(connection).await.map_err(map_err)
+}
+
+#[cfg(feature = "fence-redis-1")]
+struct Fencing(redis::Script);
+
+#[cfg(feature = "fence-redis-1")]
+fn script() -> Fencing {
+    Fencing(redis::Script::new(SCRIPT))
+}
+
+#[cfg(feature = "fence-redis-1")]
+impl Fencing {
+    fn prepare_invoke_for(&self, key: &[u8], kind: &str, entrant: &Entrant) -> redis::ScriptInvocation<'_> {
+        let mut call = self.0.prepare_invoke();
+        call.key(key).key(fence_key(key)).arg(kind).arg(entrant.number());
+        call.arg(entrant.holder_hex().unwrap_or_default()).arg(entrant.store_name().unwrap_or_default());
+        call.arg(LIFE.as_millis().to_string());
+        call
+    }
+}
+
+#[cfg(feature = "fence-redis-1")]
+fn map_err(error: redis::RedisError) -> FenceError<redis::RedisError> {
+    match error.code().and_then(refusal) {
+        Some(refusal) => {
+            let message = format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+            FenceError::refused("redis", refusal, message)
+        }
+        None => FenceError::Driver(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_is_in_the_slot_of_its_value() {
+        assert_eq!(fence_key(b"stock"), b"lk:d:{stock}");
+        assert_eq!(fence_key(b"shop{7}stock"), b"lk:d/shop{7}stock");
+        assert_eq!(fence_key(b"odd{}"), b"lk:d:{odd{}}");
+    }
+}

@@ -1,0 +1,70 @@
+//! The fence in a SQLite file: one table, and views to `INSERT` into, because SQLite has no procedures.
+//!
+//! `lockkeeper fence install sqlite:PATH` runs [`INSTALL_SQL`]. The one rule: [`ENTER_SQL`] is the **first** statement of
+//! every transaction of the protected work. It takes the file's only write lock until the end of the transaction. A read
+//! before it makes SQLite refuse the entry with `SQLITE_BUSY` when somebody has written meanwhile.
+//!
+//! An error does not end a transaction here: after a refusal, roll back.
+
+use super::Refusal;
+#[cfg(feature = "fence-rusqlite-0_41")]
+use super::{Entrant, FenceError};
+
+/// Creates the table, the views and their triggers; a script for `sqlite3` or a driver's batch.
+pub const INSTALL_SQL: &str = include_str!("sql/sqlite.sql");
+
+/// The installed [`LAYOUT`](super::LAYOUT).
+pub const VERSION_SQL: &str = "SELECT version FROM lockkeeper_fence_version";
+
+/// Enters as an Exclusive holder: resource, token, holder (or NULL), store (or NULL).
+pub const ENTER_SQL: &str = "INSERT INTO lockkeeper_fence (resource, token, holder, store) VALUES (?1, ?2, ?3, ?4)";
+
+/// Enters as a Shared holder: resource, token, store (or NULL).
+pub const ENTER_SHARED_SQL: &str = "INSERT INTO lockkeeper_fence_shared (resource, token, store) VALUES (?1, ?2, ?3)";
+
+/// Every fence, or the one of `?1`: resource, token, store, and when it was last entered.
+pub const STATUS_SQL: &str = "SELECT resource, token, store, entered_at FROM lockkeeper_fences WHERE ?1 IS NULL OR resource = ?1 ORDER BY resource";
+
+/// Forgets what was seen of a resource, or of all if `?1` is NULL: only while nobody is at work on it.
+pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE ?1 IS NULL OR resource = ?1";
+
+/// Why the fence refused, by the message of an error; `None` for SQLite's own errors.
+pub fn refusal(message: &str) -> Option<Refusal> {
+    Refusal::of_code(message.split(' ').next().unwrap_or_default())
+}
+
+/// Whether the message says that a later holder was here: it begins with `LK001`.
+pub fn is_stale(message: &str) -> bool {
+    refusal(message) == Some(Refusal::Stale)
+}
+
+/// Whether the (primary or extended) result code asks for the whole transaction to be repeated: the file is busy.
+pub fn is_conflict(code: i32) -> bool {
+    // 5 and 6: SQLITE_BUSY, SQLITE_LOCKED; the extended codes keep them in their low byte.
+    matches!(code & 0xff, 5 | 6)
+}
+
+/// Enters the fence of a resource; the first statement of a transaction.
+///
+/// # Errors
+/// `Refused` when the token is stale: roll the transaction back, it is still open. Else the driver's error.
+#[cfg(feature = "fence-rusqlite-0_41")]
+pub fn enter(
+    transaction: &rusqlite::Transaction<'_>,
+    resource: &str,
+    entrant: &Entrant,
+) -> Result<(), FenceError<rusqlite::Error>> {
+    let (token, store) = (entrant.number(), entrant.store_name());
+    let entered = if entrant.is_shared() {
+        transaction.execute(ENTER_SHARED_SQL, (resource, token, store))
+    } else {
+        transaction.execute(ENTER_SQL, (resource, token, entrant.holder_hex(), store))
+    };
+    match entered {
+        Ok(_) => Ok(()),
+        Err(rusqlite::Error::SqliteFailure(_, Some(message))) if refusal(&message).is_some() => {
+            Err(FenceError::refused("sqlite", refusal(&message).unwrap_or(Refusal::Stale), message))
+        }
+        Err(error) => Err(FenceError::Driver(error)),
+    }
+}

@@ -1,0 +1,110 @@
+//! How commands are sent: at once while a connection is idle; gathered into one write while it is busy.
+//!
+//! A write of its own for every command is half the work of a client with many tasks, and most of a server's. Tasks that
+//! became ready together, because their answers came together, send together: a connection that has calls under way
+//! lets the others that are ready have their turn first.
+
+use super::connect::Line;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::{mpsc, oneshot};
+
+/// The most commands of one write: a server answers nobody else meanwhile.
+const MOST: usize = 128;
+
+/// Commands of one call, and where their answers go.
+struct Parcel {
+    commands: Vec<Cmd>,
+    answers: oneshot::Sender<Vec<RedisResult<Value>>>,
+}
+
+/// The queue of one shared connection.
+#[derive(Clone)]
+pub(super) struct Gather {
+    under_way: Arc<AtomicUsize>,
+    queue: mpsc::UnboundedSender<Parcel>,
+}
+
+/// A call under way.
+struct Flight<'a>(&'a AtomicUsize);
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Gather {
+    /// Starts on the current runtime; ends with the last clone.
+    pub(super) fn start(connection: MultiplexedConnection) -> Self {
+        let (queue, parcels) = mpsc::unbounded_channel();
+        tokio::spawn(run(connection, parcels));
+        Self { under_way: Arc::default(), queue }
+    }
+
+    async fn send(&self, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
+        let count = commands.len();
+        let (answers, answered) = oneshot::channel();
+        // Gone only with its runtime; the answer says so.
+        let _ = self.queue.send(Parcel { commands, answers });
+        answered.await.unwrap_or_else(|_| {
+            let error = RedisError::from((ErrorKind::Io, "the connection's runtime has ended"));
+            (0..count).map(|_| Err(error.clone())).collect()
+        })
+    }
+}
+
+/// One answer per command, from one write.
+pub(in crate::stores) async fn send(line: &mut Line, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
+    let Some(gather) = &line.gather else { return send_now(&mut line.connection, commands).await };
+    let before = gather.under_way.fetch_add(1, Ordering::Relaxed);
+    let _flight = Flight(&gather.under_way);
+    if before == 0 { send_now(&mut line.connection, commands).await } else { gather.send(commands).await }
+}
+
+async fn send_now(connection: &mut MultiplexedConnection, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
+    if let [command] = commands.as_slice() {
+        return vec![connection.send_packed_command(command).await.and_then(Value::extract_error)];
+    }
+    let count = commands.len();
+    let mut pipeline = Pipeline::with_capacity(count);
+    for command in commands {
+        pipeline.add_command(command);
+    }
+    match connection.send_packed_commands(&pipeline, 0, count).await {
+        Ok(mut values) => {
+            values.resize(count, Value::Nil);
+            values.into_iter().map(Value::extract_error).collect()
+        }
+        Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
+    }
+}
+
+async fn run(connection: MultiplexedConnection, mut parcels: mpsc::UnboundedReceiver<Parcel>) {
+    while let Some(first) = parcels.recv().await {
+        // This task was woken by the first to send, before the others that are ready.
+        tokio::task::yield_now().await;
+        let mut size = first.commands.len();
+        let mut together = vec![first];
+        while size < MOST
+            && let Ok(next) = parcels.try_recv()
+        {
+            size += next.commands.len();
+            together.push(next);
+        }
+        // The next ones need not wait for these answers.
+        tokio::spawn(deliver(connection.clone(), together));
+    }
+}
+
+async fn deliver(mut connection: MultiplexedConnection, mut parcels: Vec<Parcel>) {
+    let counts: Vec<usize> = parcels.iter().map(|parcel| parcel.commands.len()).collect();
+    let commands = parcels.iter_mut().flat_map(|parcel| std::mem::take(&mut parcel.commands)).collect();
+    let mut answers = send_now(&mut connection, commands).await.into_iter();
+    for (parcel, count) in parcels.into_iter().zip(counts) {
+        // Whoever gave up no longer listens.
+        let _ = parcel.answers.send(answers.by_ref().take(count).collect());
+    }
+}

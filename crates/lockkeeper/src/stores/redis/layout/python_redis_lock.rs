@@ -1,0 +1,58 @@
+//! The locks of python-redis-lock: a string at `lock:NAME`, and the list `lock-signal:NAME` that its waiters sleep on.
+//!
+//! The plain layout at another key, whose scripts push an element whenever they leave the lock free. Our own waiters do
+//! not read the list: one element wakes one waiter, and one of ours that is cancelled would take it from theirs.
+
+use super::super::keys::Keys;
+use super::super::options::Kind;
+use super::super::script::{Script, scripts};
+use super::{Layout, Step, plain};
+use crate::error::{Error, Result};
+use crate::name::LockName;
+
+scripts! { "../scripts/";
+    ACQUIRE = "acquire_fast" "python_redis_lock" "common" "acquire";
+    RENEW = "renew_fast" "python_redis_lock" "common" "renew";
+    RELEASE = "release_head" "python_redis_lock" "common" "release";
+    BREAK = "python_redis_lock" "common" "break";
+}
+
+#[derive(Debug)]
+pub(super) struct PythonRedisLock;
+
+impl Layout for PythonRedisLock {
+    fn word(&self) -> &'static str {
+        "python-redis-lock"
+    }
+
+    fn check_servers(&self, kind: &Kind) -> Result<()> {
+        if *kind != Kind::Cluster {
+            return Ok(());
+        }
+        let text =
+            "layout=python-redis-lock cannot work in a Cluster: it keeps a lock and its signal in different slots";
+        Err(Error::invalid_config(text).in_store("redis"))
+    }
+
+    fn keys(&self, name: &LockName, _: bool) -> Result<Keys> {
+        Ok(Keys::at([self.prefix(), name.as_bytes()].concat()))
+    }
+
+    fn prefix(&self) -> &'static [u8] {
+        b"lock:"
+    }
+
+    fn script(&self, step: Step) -> &'static Script {
+        match step {
+            Step::Acquire => &ACQUIRE,
+            Step::Renew => &RENEW,
+            Step::Release => &RELEASE,
+            Step::Break => &BREAK,
+            Step::Inspect => plain::inspect(),
+        }
+    }
+
+    fn renew_many(&self) -> Option<&'static Script> {
+        Some(plain::renew_many())
+    }
+}

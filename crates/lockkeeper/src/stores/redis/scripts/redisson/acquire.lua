@@ -1,0 +1,34 @@
+-- Takes a lock if it is free. ARGV: holder, mode, ttl ms, queue, waiter life ms, stamp, keeper, note.
+local ttl = tonumber(ARGV[3])
+if kind ~= 'none' and kind ~= 'hash' then return {4, kind} end
+if redis.call('EXISTS', tomb(me)) == 1 then return {2} end
+if holds(me) then
+  local token = parts(redis.call('HGET', H, me))
+  if not token then
+    token = draw()
+    if not token then return {5} end
+    note_holder(me, token, ttl, num(us), ARGV[8])
+  end
+  -- Also when nothing changes: a replica that has seen this write has seen the grant.
+  redis.call('HSET', K, field(me), 1)
+  return {1, token, num(redis.call('PTTL', K))}
+end
+if kind == 'none' then
+  local token = draw()
+  if not token then return {5} end
+  redis.call('HSET', K, field(me), 1, 'mode', 'write')
+  redis.call('PEXPIRE', K, ttl)
+  note_holder(me, token, ttl, num(us), ARGV[8])
+  return {1, token, -1}
+end
+local id, info = ours()
+local left = redis.call('PTTL', K)
+if id then
+  -- A lease longer than its TTL is what a clock that was set back leaves behind.
+  local _, most = parts(info)
+  if most and (left > most or left < 0) then
+    left = most
+    redis.call('PEXPIRE', K, most)
+  end
+end
+return {0, id and info or '', num(left), 0}

@@ -1,0 +1,7 @@
+-- Everything about one name, for people, in the words of the plain layout. Changes nothing.
+local value = false
+if kind ~= 'none' then
+  local id, info = ours()
+  value = id and 'lk1:' .. id .. ':' .. info or '!'
+end
+return {value, redis.call('PTTL', K), {}, {}}

@@ -1,0 +1,130 @@
+//! Fences in real databases: the rules, the paused holder, and many interleavings, each with a way to see it fail.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program")]
+
+#[path = "../peers/installed.rs"]
+mod installed;
+mod interleavings;
+mod isolation;
+mod mariadb;
+mod postgres;
+mod redis;
+mod rules;
+mod snippets;
+mod sqlite;
+mod story;
+
+use lockkeeper::fence::{Entrant, Refusal};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use tokio::runtime::Runtime;
+
+/// Why a transaction was rolled back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The fence refused: why, and the code and the words that a program in any language sees.
+    Fence { refusal: Refusal, code: String, message: String },
+    /// The database asks for the transaction to be repeated.
+    Conflict,
+}
+
+impl Refused {
+    pub(crate) fn is_stale(&self) -> bool {
+        matches!(self, Self::Fence { refusal: Refusal::Stale, .. })
+    }
+}
+
+/// What happens in a transaction.
+pub(crate) trait Tx {
+    /// Enters by the plain SQL text.
+    fn enter(&mut self, resource: &str, entrant: &Entrant) -> Result<(), Refused>;
+    fn read(&mut self, resource: &str) -> Result<i64, Refused>;
+    fn write(&mut self, resource: &str, value: i64) -> Result<(), Refused>;
+}
+
+pub(crate) type Body<'a> = dyn FnMut(&mut dyn Tx) -> Result<(), Refused> + 'a;
+
+/// A connection.
+pub(crate) trait Session: Send {
+    /// Commits when the body succeeds, else rolls back.
+    fn transaction(&mut self, body: &mut Body<'_>) -> Result<(), Refused>;
+}
+
+/// A database with the fence installed and a table of values.
+pub(crate) trait Database: Send + Sync {
+    fn session(&self) -> Box<dyn Session>;
+    /// Sets a value, whoever holds what.
+    fn set(&self, resource: &str, value: i64);
+    fn get(&self, resource: &str) -> i64;
+    /// The code of a stale token, as drivers show it.
+    fn stale_code(&self) -> &'static str;
+}
+
+/// A resource of a test's own.
+pub(crate) fn fresh(what: &str) -> String {
+    format!("{what}/{:016x}", fastrand::u64(..))
+}
+
+/// Runs futures of drivers.
+pub(crate) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime starts"));
+
+/// One server for the tests that run at the same time; ends with the last of them.
+pub(crate) struct Shared<T>(Mutex<Weak<T>>);
+
+impl<T> Shared<T> {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Weak::new()))
+    }
+
+    pub(crate) fn get(&self, start: impl FnOnce() -> T) -> Arc<T> {
+        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.upgrade().unwrap_or_else(|| {
+            let started = Arc::new(start());
+            *slot = Arc::downgrade(&started);
+            started
+        })
+    }
+}
+
+/// The suite, for one kind of database.
+macro_rules! suite {
+    ($name:ident, $database:expr) => {
+        mod $name {
+            #[test]
+            fn decides_as_the_rule_says() {
+                crate::rules::agree(&$database);
+            }
+
+            #[test]
+            fn refuses_what_is_out_of_range() {
+                crate::rules::ranges(&$database);
+            }
+
+            #[test]
+            fn loses_no_update_in_1000_interleavings() {
+                crate::interleavings::fenced(&$database);
+            }
+
+            #[test]
+            fn loses_updates_without_the_fence_or_with_late_entry() {
+                crate::interleavings::broken_twins(&$database);
+            }
+
+            #[test]
+            fn holders_at_the_same_time_lose_nothing() {
+                crate::interleavings::at_once(&$database);
+            }
+
+            #[test]
+            fn a_later_holder_waits_for_an_open_transaction_and_reads_what_it_wrote() {
+                crate::isolation::waits(&$database);
+            }
+        }
+    };
+}
+
+suite!(on_postgres, crate::postgres::Postgres::new("read committed"));
+suite!(on_postgres_repeatable_read, crate::postgres::Postgres::new("repeatable read"));
+suite!(on_postgres_serializable, crate::postgres::Postgres::new("serializable"));
+suite!(on_mariadb, crate::mariadb::MariaDb::new("REPEATABLE READ"));
+suite!(on_mariadb_read_committed, crate::mariadb::MariaDb::new("READ COMMITTED"));
+suite!(on_sqlite_wal, crate::sqlite::Sqlite::new("wal"));
+suite!(on_sqlite_rollback_journal, crate::sqlite::Sqlite::new("delete"));

@@ -1,0 +1,232 @@
+//! PostgreSQL.
+
+use crate::isolation::entrant;
+use crate::{Body, Database, RUNTIME, Refused, Session, Shared, Tx, fresh};
+use lockkeeper::fence::postgres as fence;
+use lockkeeper::fence::{Entrant, FenceError, LAYOUT, Refusal};
+use std::sync::Arc;
+use testkit::PostgresServer;
+use tokio_postgres::{Client, IsolationLevel, NoTls, Transaction};
+
+static SERVER: Shared<PostgresServer> = Shared::new();
+
+pub(crate) fn server() -> Arc<PostgresServer> {
+    SERVER.get(|| {
+        let server = PostgresServer::new();
+        // Twice: again does no harm.
+        for _ in 0..2 {
+            server.sql(&format!("SET client_min_messages = warning; {}", fence::INSTALL_SQL));
+        }
+        server.sql("CREATE TABLE balances (id text PRIMARY KEY, value bigint NOT NULL)");
+        server
+    })
+}
+
+fn connect(server: &PostgresServer) -> Client {
+    connect_to(&server.url())
+}
+
+fn connect_to(url: &str) -> Client {
+    let (client, connection) = RUNTIME.block_on(tokio_postgres::connect(url, NoTls)).expect("the server listens");
+    RUNTIME.spawn(connection);
+    client
+}
+
+pub(crate) struct Postgres {
+    url: String,
+    _server: Option<Arc<PostgresServer>>,
+    isolation: &'static str,
+    outside: Client,
+}
+
+impl Postgres {
+    pub(crate) fn new(isolation: &'static str) -> Self {
+        let server = server();
+        Self { isolation, _server: Some(server.clone()), ..Self::at(&server.url()) }
+    }
+
+    /// One that another process has started.
+    pub(crate) fn at(url: &str) -> Self {
+        Self { url: url.to_owned(), _server: None, isolation: "read committed", outside: connect_to(url) }
+    }
+}
+
+impl Database for Postgres {
+    fn session(&self) -> Box<dyn Session> {
+        let isolation = match self.isolation {
+            "serializable" => IsolationLevel::Serializable,
+            "repeatable read" => IsolationLevel::RepeatableRead,
+            _ => IsolationLevel::ReadCommitted,
+        };
+        Box::new(PgSession { client: connect_to(&self.url), isolation })
+    }
+
+    fn set(&self, resource: &str, value: i64) {
+        let sql = "INSERT INTO balances VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET value = excluded.value";
+        RUNTIME.block_on(self.outside.execute(sql, &[&resource, &value])).unwrap();
+    }
+
+    fn get(&self, resource: &str) -> i64 {
+        let sql = "SELECT value FROM balances WHERE id = $1";
+        let row = RUNTIME.block_on(self.outside.query_one(sql, &[&resource]));
+        row.unwrap().get(0)
+    }
+
+    fn stale_code(&self) -> &'static str {
+        "LK001"
+    }
+}
+
+struct PgSession {
+    client: Client,
+    isolation: IsolationLevel,
+}
+
+fn refused(error: &tokio_postgres::Error) -> Refused {
+    let database = error.as_db_error().unwrap_or_else(|| panic!("{error}"));
+    let (code, message) = (database.code().code().to_owned(), database.message().to_owned());
+    match fence::refusal(&code) {
+        Some(refusal) => Refused::Fence { refusal, code, message },
+        None if fence::is_conflict(&code) => Refused::Conflict,
+        None => panic!("{code} {message}"),
+    }
+}
+
+impl Session for PgSession {
+    fn transaction(&mut self, body: &mut Body<'_>) -> Result<(), Refused> {
+        let begun = RUNTIME.block_on(self.client.build_transaction().isolation_level(self.isolation).start());
+        let mut tx = PgTx(begun.unwrap());
+        match body(&mut tx) {
+            Ok(()) => RUNTIME.block_on(tx.0.commit()).map_err(|e| refused(&e)),
+            Err(refused) => {
+                RUNTIME.block_on(tx.0.rollback()).unwrap();
+                Err(refused)
+            }
+        }
+    }
+}
+
+struct PgTx<'a>(Transaction<'a>);
+
+impl Tx for PgTx<'_> {
+    fn enter(&mut self, resource: &str, entrant: &Entrant) -> Result<(), Refused> {
+        let (token, holder, store) = (entrant.number(), entrant.holder_hex(), entrant.store_name());
+        let done = if entrant.is_shared() {
+            RUNTIME.block_on(self.0.query(fence::ENTER_SHARED_SQL, &[&resource, &token, &store]))
+        } else {
+            RUNTIME.block_on(self.0.query(fence::ENTER_SQL, &[&resource, &token, &holder, &store]))
+        };
+        done.map(drop).map_err(|e| refused(&e))
+    }
+
+    fn read(&mut self, resource: &str) -> Result<i64, Refused> {
+        let row = RUNTIME.block_on(self.0.query_one("SELECT value FROM balances WHERE id = $1", &[&resource]));
+        row.map(|row| row.get(0)).map_err(|e| refused(&e))
+    }
+
+    fn write(&mut self, resource: &str, value: i64) -> Result<(), Refused> {
+        let sql = "UPDATE balances SET value = $2 WHERE id = $1";
+        RUNTIME.block_on(self.0.execute(sql, &[&resource, &value])).map(drop).map_err(|e| refused(&e))
+    }
+}
+
+#[test]
+fn different_resources_do_not_wait_for_each_other() {
+    let server = server();
+    let prefix = fresh("b");
+    let (mut first, mut second) = (connect(&server), connect(&server));
+    RUNTIME.block_on(async {
+        let open = first.transaction().await.unwrap();
+        fence::enter(&open, &prefix, &entrant(5)).await.unwrap();
+        let other = second.transaction().await.unwrap();
+        other.batch_execute("SET LOCAL lock_timeout = '20s'").await.unwrap();
+        for name in [format!("a{prefix}"), format!("{prefix}0"), format!("c{prefix}")] {
+            fence::enter(&other, &name, &entrant(5)).await.unwrap();
+        }
+        other.commit().await.unwrap();
+        open.commit().await.unwrap();
+    });
+}
+
+#[test]
+fn shared_holders_are_inside_together_and_an_exclusive_one_waits() {
+    let server = server();
+    let resource = fresh("shared");
+    let shared = |token| Entrant::shared(lockkeeper::Token::new(token).unwrap());
+    let (mut one, mut two, mut three) = (connect(&server), connect(&server), connect(&server));
+    RUNTIME.block_on(async {
+        let tx = three.transaction().await.unwrap();
+        fence::enter(&tx, &resource, &entrant(10)).await.unwrap();
+        tx.commit().await.unwrap();
+        let a = one.transaction().await.unwrap();
+        let b = two.transaction().await.unwrap();
+        fence::enter(&a, &resource, &shared(11)).await.unwrap();
+        fence::enter(&b, &resource, &shared(12)).await.unwrap();
+        let c = three.transaction().await.unwrap();
+        c.batch_execute("SET LOCAL lock_timeout = '100ms'").await.unwrap();
+        let waits = fence::enter(&c, &resource, &entrant(13)).await;
+        assert!(
+            matches!(&waits, Err(FenceError::Driver(e)) if e.code().is_some_and(|c| c.code() == "55P03")),
+            "{waits:?}"
+        );
+        c.rollback().await.unwrap();
+        a.commit().await.unwrap();
+        b.commit().await.unwrap();
+        let c = three.transaction().await.unwrap();
+        fence::enter(&c, &resource, &entrant(13)).await.unwrap();
+        c.commit().await.unwrap();
+        let a = one.transaction().await.unwrap();
+        let stale = fence::enter(&a, &resource, &shared(12)).await.unwrap_err();
+        assert!(stale.is_stale(), "{stale:?}");
+        assert_eq!(lockkeeper::Error::from(stale).kind(), lockkeeper::ErrorKind::Stale);
+    });
+}
+
+#[test]
+fn an_application_needs_three_rights_and_no_search_path() {
+    let server = server();
+    server.sql(
+        "CREATE ROLE app LOGIN; GRANT SELECT, INSERT, UPDATE ON lockkeeper_fences TO app; \
+         CREATE SCHEMA other AUTHORIZATION app",
+    );
+    let url = server.url().replace("postgres@", "app@");
+    let resource = fresh("app");
+    RUNTIME.block_on(async {
+        let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+        RUNTIME.spawn(connection);
+        // A table of that name before ours on the path changes nothing.
+        client.batch_execute("SET search_path = other; CREATE TABLE lockkeeper_fences (x int)").await.unwrap();
+        let tx = client.transaction().await.unwrap();
+        tx.execute("SELECT public.lockkeeper_fence($1, 7)", &[&resource]).await.unwrap();
+        tx.commit().await.unwrap();
+        let denied = client.execute("DELETE FROM public.lockkeeper_fences", &[]).await.unwrap_err();
+        assert_eq!(denied.code().map(|c| c.code()), Some("42501"));
+    });
+}
+
+#[test]
+fn status_and_reset() {
+    let server = server();
+    let client = connect(&server);
+    let resource = fresh("moved");
+    RUNTIME.block_on(async {
+        let number: i32 = client.query_one(fence::VERSION_SQL, &[]).await.unwrap().get(0);
+        assert_eq!(i64::from(number), LAYOUT);
+        let enter = |token: i64, store: &'static str| {
+            let (client, resource) = (&client, &resource);
+            async move { client.execute(fence::ENTER_SQL, &[resource, &token, &None::<&str>, &store]).await }
+        };
+        enter(1_763_166_000_123_456, "redis").await.unwrap();
+        let moved = enter(42, "etcd").await.unwrap_err();
+        let said = moved.as_db_error().unwrap();
+        assert_eq!(fence::refusal(said.code().code()), Some(Refusal::OtherStore));
+        assert!(
+            said.message().contains("'redis'") && said.hint().is_some_and(|h| h.contains("fence reset")),
+            "{said:?}"
+        );
+        let rows = client.query(fence::STATUS_SQL, &[&resource]).await.unwrap();
+        assert_eq!((rows.len(), rows[0].get::<_, i64>(1)), (1, 1_763_166_000_123_456));
+        assert_eq!(client.execute(fence::RESET_SQL, &[&resource]).await.unwrap(), 1);
+        enter(42, "etcd").await.unwrap();
+    });
+}

@@ -1,0 +1,44 @@
+//! Redis: check and write in one script.
+
+use crate::RUNTIME;
+use lockkeeper::fence::redis as fence;
+use lockkeeper::fence::{Entrant, FenceError, Refusal};
+use lockkeeper::{HolderId, Token};
+use std::time::Duration;
+use testkit::RedisServer;
+
+#[test]
+fn a_late_write_is_refused_and_the_value_is_a_plain_string() {
+    let server = RedisServer::new();
+    let entrant = |token, holder| {
+        Entrant::exclusive(Token::new(token).unwrap()).holder(HolderId::from_u128(holder)).store("redis")
+    };
+    let (old, new) = (entrant(33, 1), entrant(34, 2));
+    RUNTIME.block_on(async {
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let c = &mut connection;
+        assert_eq!(fence::enter(c, "stock", &old).await.unwrap(), None);
+        fence::write(c, "stock", &old, "5", None).await.unwrap();
+        assert_eq!(fence::enter(c, "stock", &new).await.unwrap().as_deref(), Some(b"5".as_slice()));
+        let late = fence::write(c, "stock", &old, "6", None).await.unwrap_err();
+        assert!(late.is_stale() && late.to_string().contains("has seen 34"), "{late}");
+        fence::write(c, "stock", &new, "4", Some(Duration::from_secs(60))).await.unwrap();
+        assert_eq!(server.cli(&["GET", "stock"]), "4");
+        assert!(fence::enter(c, "stock", &old).await.unwrap_err().is_stale());
+        assert!(fence::enter(c, "stock", &entrant(34, 3)).await.unwrap_err().is_stale(), "another holder");
+        let shared = |token| Entrant::shared(Token::new(token).unwrap());
+        assert_eq!(fence::enter(c, "stock", &shared(34)).await.unwrap().as_deref(), Some(b"4".as_slice()));
+        assert!(fence::enter(c, "stock", &shared(33)).await.unwrap_err().is_stale());
+        assert!(fence::write(c, "stock", &shared(35), "9", None).await.is_err());
+        let other = fence::enter(c, "stock", &Entrant::exclusive(Token::new(50).unwrap()).store("etcd")).await;
+        assert!(matches!(other, Err(FenceError::Refused { refusal: Refusal::OtherStore, .. })), "{other:?}");
+        // What is not a string is left alone, and said by the server.
+        server.cli(&["RPUSH", "list", "x"]);
+        assert!(matches!(fence::enter(c, "list", &old).await, Err(FenceError::Driver(_))));
+    });
+    // The fence outlives the value.
+    let life: i64 = server.cli(&["PTTL", "lk:d:{stock}"]).parse().unwrap();
+    assert!(life > 24 * 3600 * 1000, "{life}");
+    assert!(server.cli(&["TTL", "stock"]).parse::<i64>().unwrap() <= 60);
+}

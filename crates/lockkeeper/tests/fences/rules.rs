@@ -1,0 +1,149 @@
+//! What a fence decides, against the rule written down once more in Rust.
+
+use crate::{Database, Refused, fresh};
+use lockkeeper::fence::{Entrant, Refusal};
+use lockkeeper::{HolderId, LockName, Pass, Token};
+
+/// What a fence remembers.
+#[derive(Default)]
+struct Model {
+    token: u64,
+    holder: Option<u128>,
+    store: Option<&'static str>,
+}
+
+/// One who enters.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    token: u64,
+    holder: Option<u128>,
+    store: Option<&'static str>,
+    shared: bool,
+}
+
+impl Case {
+    fn random() -> Self {
+        let shared = fastrand::u8(..4) == 0;
+        Self {
+            token: fastrand::u64(1..8),
+            holder: if shared { None } else { [None, Some(1), Some(2)][fastrand::usize(..3)] },
+            store: [None, Some("redis"), Some("redis"), Some("etcd")][fastrand::usize(..4)],
+            shared,
+        }
+    }
+
+    fn entrant(self) -> Entrant {
+        let token = Token::new(self.token).unwrap();
+        let mut entrant = if self.shared { Entrant::shared(token) } else { Entrant::exclusive(token) };
+        if let Some(holder) = self.holder {
+            entrant = entrant.holder(HolderId::from_u128(holder));
+        }
+        if let Some(store) = self.store {
+            entrant = entrant.store(store);
+        }
+        entrant
+    }
+}
+
+impl Model {
+    fn enter(&mut self, case: Case) -> Option<Refusal> {
+        if self.store.is_some() && case.store.is_some() && self.store != case.store {
+            return Some(Refusal::OtherStore);
+        }
+        let equal_other = !case.shared && self.token == case.token && self.holder != case.holder;
+        if self.token > case.token || equal_other {
+            return Some(Refusal::Stale);
+        }
+        // A Shared entrant raises nothing, but is the first to tell the store of a new fence.
+        if !case.shared {
+            (self.token, self.holder) = (case.token, case.holder);
+        }
+        if !case.shared || (self.token == 0 && self.store.is_none()) {
+            self.store = case.store.or(self.store);
+        }
+        None
+    }
+}
+
+pub(crate) fn agree(database: &dyn Database) {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    fastrand::seed(seed);
+    let mut session = database.session();
+    let (mut entered, mut refused) = (0, 0);
+    for _ in 0..40 {
+        let resource = fresh("rule");
+        let mut model = Model::default();
+        // Only a new row takes the store of a Shared entrant.
+        let mut is_new = true;
+        let mut history = Vec::new();
+        for _ in 0..12 {
+            let case = Case::random();
+            history.push(case);
+            let store = model.store;
+            let expected = model.enter(case);
+            if case.shared && !is_new {
+                model.store = store;
+            }
+            is_new &= expected.is_some();
+            let decided = match session.transaction(&mut |tx| tx.enter(&resource, &case.entrant())) {
+                Ok(()) => None,
+                Err(Refused::Fence { refusal, code, message }) => {
+                    assert_eq!(refusal == Refusal::Stale, code == database.stale_code(), "{code} {message}");
+                    assert!(!message.contains(&HolderId::from_u128(1).to_hex()), "{message}");
+                    Some(refusal)
+                }
+                Err(Refused::Conflict) => panic!("nobody else is here"),
+            };
+            assert_eq!(decided, expected, "{history:?}");
+            *if decided.is_none() { &mut entered } else { &mut refused } += 1;
+        }
+    }
+    println!("{entered} entered, {refused} refused");
+    assert!(entered > 50 && refused > 50);
+}
+
+/// The rule above is the one of every other fence.
+#[test]
+fn the_model_is_the_rule_of_passes() {
+    let lock = LockName::new("x").unwrap();
+    let pass = |token, holder| Pass::new(lock.clone(), Token::new(token).unwrap(), HolderId::from_u128(holder));
+    for (seen_token, seen_holder, token, holder) in
+        (1..4).flat_map(|a| (1..3).flat_map(move |b| (1..4).flat_map(move |c| (1..3).map(move |d| (a, b, c, d)))))
+    {
+        let mut model = Model { token: seen_token, holder: Some(seen_holder), store: None };
+        let case = Case { token, holder: Some(holder), store: None, shared: false };
+        let clears = pass(token, holder).clears(&lock, Some(&pass(seen_token, seen_holder))).unwrap();
+        assert_eq!(model.enter(case).is_none(), clears);
+    }
+}
+
+pub(crate) fn ranges(database: &dyn Database) {
+    let mut session = database.session();
+    let mut enter = |resource: &str| {
+        session.transaction(&mut |tx| tx.enter(resource, &Entrant::exclusive(Token::MAX).store("s"))).err()
+    };
+    for resource in ["", &"x".repeat(513), &"ö".repeat(257)] {
+        let refused = enter(resource);
+        assert!(matches!(refused, Some(Refused::Fence { refusal: Refusal::Invalid, .. })), "{refused:?}");
+    }
+    let longest = fresh(&"ö".repeat(200));
+    for resource in ["x".repeat(512), longest, fresh("it's"), fresh("two\nlines"), fresh("a\\b%c_d")] {
+        assert_eq!(enter(&resource), None, "{resource}");
+        // Names that differ in case, accents or a trailing space are different resources.
+        let low = Entrant::exclusive(Token::new(1).unwrap());
+        let refused = session_enter(database, &resource, &low);
+        assert!(refused.is_some_and(|r| r.is_stale()), "{resource}");
+        if resource.len() < 500 {
+            for other in [resource.to_uppercase(), resource.replace('ö', "o"), format!("{resource} ")] {
+                if other != resource {
+                    assert_eq!(session_enter(database, &other, &low), None, "{other:?} is not {resource:?}");
+                }
+            }
+        }
+    }
+}
+
+fn session_enter(database: &dyn Database, resource: &str, entrant: &Entrant) -> Option<Refused> {
+    database.session().transaction(&mut |tx| tx.enter(resource, entrant)).err()
+}

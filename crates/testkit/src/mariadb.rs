@@ -1,0 +1,196 @@
+//! A real MariaDB server on a free loopback port.
+
+use crate::certificates;
+use crate::redis::{end_with_us, make_clock, step_clock, use_clock};
+use crate::{Proc, SOON, Signal, TempDir, eventually, free_port};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A MariaDB server of a test's own; killed when dropped. Its user is `root`, without a password, its database `test`.
+#[derive(Debug)]
+pub struct MariaDbServer {
+    process: Option<Proc>,
+    port: u16,
+    options: Vec<String>,
+    dir: TempDir,
+}
+
+/// A program of the server; its own directory is not on everybody's path.
+fn installed(name: &str) -> Command {
+    let runs =
+        |name: &str| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    let full = format!("/usr/sbin/{name}");
+    let name = if runs(name) { name } else { &full };
+    assert!(runs(name), "{name} is not installed: apt-get install mariadb-server");
+    Command::new(name)
+}
+
+impl MariaDbServer {
+    /// Starts one.
+    #[allow(clippy::new_without_default, reason = "it starts a process: not a value to have by default")]
+    pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts one that offers TLS. Its directory has `ca.crt`, and `other.crt` of another authority.
+    pub fn with_tls() -> Self {
+        Self::tls(&[])
+    }
+
+    /// The same, for logins over TCP with TLS only.
+    pub fn with_tls_only() -> Self {
+        Self::tls(&["--require-secure-transport=on".to_owned()])
+    }
+
+    fn tls(more: &[String]) -> Self {
+        let dir = TempDir::new();
+        certificates(&dir);
+        let file = |(key, file): (&str, &str)| format!("--ssl-{key}={}", dir.join(file).display());
+        let options = [("ca", "ca.crt"), ("cert", "server.crt"), ("key", "server.key")].map(file);
+        Self::begin([&options, more].concat(), dir)
+    }
+
+    /// Starts one whose clock can be stepped.
+    pub fn with_clock() -> Self {
+        let dir = TempDir::new();
+        make_clock(&dir);
+        Self::begin(Vec::new(), dir)
+    }
+
+    /// Sets its clock off by so many seconds from the real one.
+    pub fn step_clock(&self, seconds: i64) {
+        step_clock(&self.dir, seconds);
+    }
+
+    /// Starts one with more options, such as `["--max-connections=10"]`.
+    pub fn with(options: &[&str]) -> Self {
+        Self::begin(options.iter().map(|o| (*o).to_owned()).collect(), TempDir::new())
+    }
+
+    fn begin(options: Vec<String>, dir: TempDir) -> Self {
+        let mut install = installed("mariadb-install-db");
+        install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
+        install.arg(format!("--datadir={}", dir.join("data").display()));
+        if rustix::process::geteuid().is_root() {
+            install.arg("--user=mysql");
+        }
+        let made = Proc::start(&mut install).wait_for(SOON * 2);
+        assert_eq!(made.code, Some(0), "mariadb-install-db: {}{}", made.stdout, made.stderr);
+        if rustix::process::geteuid().is_root() {
+            let owned = Command::new("chown").args(["-R", "mysql"]).arg(dir.path()).status();
+            assert!(owned.is_ok_and(|s| s.success()), "there is a user mysql: apt-get install mariadb-server");
+        }
+        let mut server = Self { process: None, port: 0, options, dir };
+        for _ in 0..5 {
+            server.port = free_port();
+            if server.try_start() {
+                server.sql("CREATE DATABASE test CHARACTER SET utf8mb4");
+                return server;
+            }
+        }
+        panic!("mariadbd does not start: {:?}", server.process.take().map(Proc::wait));
+    }
+
+    fn try_start(&mut self) -> bool {
+        let mut command = installed("mariadbd");
+        command.args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve"]);
+        // What is committed outlives a kill of the process, if not of the machine.
+        command.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
+        command.arg(format!("--port={}", self.port));
+        for (option, file) in [("datadir", "data"), ("socket", "socket"), ("pid-file", "pid")] {
+            command.arg(format!("--{option}={}", self.dir.join(file).display()));
+        }
+        if rustix::process::geteuid().is_root() {
+            command.arg("--user=mysql");
+        }
+        command.args(&self.options);
+        use_clock(&self.dir, &mut command);
+        self.process = Some(Proc::start(&mut command));
+        let end = Instant::now() + SOON;
+        while Instant::now() < end {
+            if self.process.as_mut().is_none_or(|p| !p.is_running()) {
+                return false;
+            }
+            if self.run("", "SELECT 1").is_ok() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL, with user and database.
+    pub fn url(&self) -> String {
+        format!("mysql://root@127.0.0.1:{}/test", self.port)
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &TempDir {
+        &self.dir
+    }
+
+    /// Keeps it for the rest of this process, for tests that share one; it ends when the process does.
+    pub fn share(self) -> &'static Self {
+        end_with_us(&[self.pid()], &[self.dir.path()]);
+        Box::leak(Box::new(self))
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.process.as_ref().map_or(0, Proc::pid)
+    }
+
+    /// What the `mariadb` program prints for statements: rows only, columns separated by tabs. A script with
+    /// `DELIMITER` works too.
+    pub fn sql(&self, sql: &str) -> String {
+        let database = if sql.starts_with("CREATE DATABASE") { "" } else { "test" };
+        self.run(database, sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    fn run(&self, database: &str, sql: &str) -> Result<String, String> {
+        let mut command = installed("mariadb");
+        command.args(["--no-defaults", "--batch", "--skip-column-names", "--user=root", database]);
+        command.arg(format!("--socket={}", self.dir.join("socket").display()));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("mariadb runs");
+        let input = process.stdin.take().expect("piped");
+        // A program that cannot connect reads nothing.
+        let _ = std::io::Write::write_all(&mut { input }, sql.as_bytes());
+        let output = process.wait_with_output().expect("mariadb ends");
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned());
+        }
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts it again on its port and directory.
+    pub fn start(&mut self) {
+        eventually(SOON, "the server starts again", || self.try_start());
+    }
+
+    /// Freezes it.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(process) = &self.process {
+            process.signal(signal);
+        }
+    }
+}
