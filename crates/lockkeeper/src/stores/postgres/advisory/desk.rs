@@ -1,7 +1,8 @@
 //! Where all calls of a keeper meet its session. One task has the session and knows what it holds: the server would let
 //! the same session in again, so claims of one keeper are told apart here. What is asked while the server is at work goes
 //! out together afterwards, in one statement for all that is taken and one for all that is given back. A call whose
-//! caller has gone is finished all the same, so nothing is ever held that is not known here.
+//! caller has gone is finished all the same, so nothing is ever held that is not known here; one that arrives after the
+//! release of its claim is not begun.
 
 use super::holdings::{Holdings, is_shared};
 use super::session::{Entry, Fault, Session};
@@ -45,6 +46,8 @@ pub(super) struct Order {
 pub(super) enum Outcome {
     Granted(Token),
     Held(Held),
+    /// Its release was here first.
+    Cancelled,
     Renewed,
     Lost(LossReason),
     /// Whether there was something to release.
@@ -181,14 +184,14 @@ impl Desk {
     }
 
     /// What has to be asked; everything else is answered here.
-    fn plan(&self, batch: &[Order], left: &[At], slots: &mut Slots) -> Plan {
+    fn plan(&mut self, batch: &[Order], left: &[At], slots: &mut Slots) -> Plan {
         let mut plan = Plan::default();
         let mut busy: HashSet<Key> = HashSet::with_capacity(left.len());
         for &at in left {
             let (key, claim) = &batch[at.0].claims[at.1];
-            let own = self.held.find(*key, claim.holder);
+            let own = self.held.find(*key, claim.holder).is_some();
             let answer = match batch[at.0].op {
-                Op::Renew if own.is_some() => {
+                Op::Renew if own => {
                     plan.ping.push(at);
                     continue;
                 }
@@ -197,15 +200,20 @@ impl Desk {
                     plan.later.push(at);
                     continue;
                 }
-                Op::Release if own.is_some() => {
+                Op::Release if own => {
+                    self.held.cancel(claim);
                     busy.insert(*key);
                     plan.free.push(at);
                     continue;
                 }
-                Op::Release => Ok(Outcome::Released(false)),
+                Op::Release => {
+                    self.held.cancel(claim);
+                    Ok(Outcome::Released(false))
+                }
+                Op::Acquire if self.held.is_cancelled(claim.holder) => Ok(Outcome::Cancelled),
                 Op::Acquire => match self.held.own.get(key).and_then(|owns| owns.last()) {
                     _ if matches!(claim.mode, Mode::Permit { .. }) => Err(no_permits()),
-                    _ if own.is_some() => {
+                    _ if own => {
                         plan.ping.push(at);
                         continue;
                     }
