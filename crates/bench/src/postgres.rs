@@ -2,6 +2,7 @@
 //!
 //! Pinned as the Redis part is: serial cases share one core with the server, throughput cases have one core each.
 
+mod advisory;
 mod held;
 
 use crate::measure::{quantile, rounds, table};
@@ -16,7 +17,7 @@ use tokio_postgres::{AsyncMessage, Client, NoTls, Statement};
 
 /// Each in a process of its own, so that none inherits another's connections, memory and cores.
 pub(crate) fn run() {
-    for part in ["serial", "many", "handover", "held"] {
+    for part in ["serial", "many", "handover", "held", "advisory"] {
         let child = std::process::Command::new(std::env::current_exe().unwrap()).args(["postgres", part]).status();
         assert!(child.unwrap().success());
     }
@@ -28,7 +29,8 @@ pub(crate) fn part(name: &str) {
         "many" => [true, false].into_iter().for_each(many),
         "handover" => handover(),
         "held" => held::run(),
-        _ => println!("usage: bench postgres [serial|many|handover|held]"),
+        "advisory" => advisory::run(),
+        _ => println!("usage: bench postgres [serial|many|handover|held|advisory]"),
     }
 }
 

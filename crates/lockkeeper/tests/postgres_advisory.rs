@@ -279,3 +279,32 @@ async fn a_native_key_is_what_the_server_computes() {
         assert_eq!(KeyRule::Native.key(name).expect("a key").to_string(), server.sql(&text), "{name}");
     }
 }
+
+/// Somebody has written to the row of a token: the claim fails, others of the same moment do not, and nothing stays held.
+#[tokio::test]
+async fn tokens_that_have_run_out_are_an_error_of_their_lock() {
+    let server = PostgresServer::new();
+    let store = AdvisoryStore::connect(&url(&server, "")).await.expect("connected");
+    let claim = |name: &str, holder| {
+        let name = LockName::new(name).expect("a name");
+        Claim::new(name, HolderId::from_u128(holder), TTL, system_now(), Arc::default())
+    };
+    let last = "UPDATE lockkeeper.advisory SET token = 9007199254740991 WHERE name = 'x'";
+    assert!(matches!(store.try_acquire(&[claim("x", 1)]).await[..], [Ok(Attempt::Granted(_))]));
+    assert!(matches!(store.release(&[claim("x", 1)]).await[..], [Ok(_)]));
+    server.sql(last);
+    for batch in [vec![claim("x", 2)], vec![claim("w", 3), claim("x", 4), claim("y", 5)]] {
+        let answers = store.try_acquire(&batch).await;
+        for (claim, answer) in batch.iter().zip(answers) {
+            match answer {
+                Ok(Attempt::Granted(_)) if claim.name.as_bytes() != b"x" => {}
+                Err(error) if claim.name.as_bytes() == b"x" => {
+                    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}")
+                }
+                other => panic!("{}: {other:?}", claim.name),
+            }
+        }
+    }
+    // The session's own, w and y.
+    assert_eq!(server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "3");
+}

@@ -58,6 +58,11 @@ impl Answer {
         })
     }
 
+    /// What a plain statement says, which has no more to tell.
+    pub(super) fn new(holder: HolderId, code: i32, token: Option<i64>) -> Self {
+        Self { holder, code, token, lease: None, place: None, since: None, note: None }
+    }
+
     pub(super) fn token(&self) -> Result<Token> {
         token(self.token)
     }

@@ -1,7 +1,8 @@
 //! Where all calls of a keeper meet its session. One task has the session and knows what it holds: the server would let
 //! the same session in again, so claims of one keeper are told apart here. What is asked while the server is at work goes
 //! out together afterwards, in one statement for all that is taken and one for all that is given back. A call whose
-//! caller has gone is finished all the same, so nothing is ever held that is not known here.
+//! caller has gone is finished all the same, so nothing is ever held that is not known here; one that arrives after the
+//! release of its claim is not begun.
 
 use super::holdings::{Holdings, is_shared};
 use super::session::{Entry, Fault, Session};
@@ -45,6 +46,8 @@ pub(super) struct Order {
 pub(super) enum Outcome {
     Granted(Token),
     Held(Held),
+    /// Its release was here first.
+    Cancelled,
     Renewed,
     Lost(LossReason),
     /// Whether there was something to release.
@@ -165,7 +168,7 @@ impl Desk {
             slots[at.0][at.1] = Some(answer.and_then(|answer| self.held.taken(claim(at), answer)));
         }
         for (i, at) in free.iter().enumerate() {
-            let answer = freed.as_ref().map(|answers| answers[i].code == 1).map_err(Clone::clone);
+            let answer = freed.as_ref().map(|freed| freed[i]).map_err(Clone::clone);
             slots[at.0][at.1] = Some(answer.map(|held| self.held.freed(claim(at), held)));
         }
         for at in ping {
@@ -181,14 +184,14 @@ impl Desk {
     }
 
     /// What has to be asked; everything else is answered here.
-    fn plan(&self, batch: &[Order], left: &[At], slots: &mut Slots) -> Plan {
+    fn plan(&mut self, batch: &[Order], left: &[At], slots: &mut Slots) -> Plan {
         let mut plan = Plan::default();
         let mut busy: HashSet<Key> = HashSet::with_capacity(left.len());
         for &at in left {
             let (key, claim) = &batch[at.0].claims[at.1];
-            let own = self.held.find(*key, claim.holder);
+            let own = self.held.find(*key, claim.holder).is_some();
             let answer = match batch[at.0].op {
-                Op::Renew if own.is_some() => {
+                Op::Renew if own => {
                     plan.ping.push(at);
                     continue;
                 }
@@ -197,15 +200,20 @@ impl Desk {
                     plan.later.push(at);
                     continue;
                 }
-                Op::Release if own.is_some() => {
+                Op::Release if own => {
+                    self.held.cancel(claim);
                     busy.insert(*key);
                     plan.free.push(at);
                     continue;
                 }
-                Op::Release => Ok(Outcome::Released(false)),
+                Op::Release => {
+                    self.held.cancel(claim);
+                    Ok(Outcome::Released(false))
+                }
+                Op::Acquire if self.held.is_cancelled(claim.holder) => Ok(Outcome::Cancelled),
                 Op::Acquire => match self.held.own.get(key).and_then(|owns| owns.last()) {
                     _ if matches!(claim.mode, Mode::Permit { .. }) => Err(no_permits()),
-                    _ if own.is_some() => {
+                    _ if own => {
                         plan.ping.push(at);
                         continue;
                     }
@@ -230,7 +238,7 @@ impl Desk {
         notes: &[&Note],
         longest: Option<Duration>,
         ping: bool,
-    ) -> Result<(Result<Vec<Answer>>, Result<Vec<Answer>>, Result<()>)> {
+    ) -> Result<(Result<Vec<Answer>>, Result<Vec<bool>>, Result<()>)> {
         let none = || Error::unavailable("there is no session").in_store("postgres");
         let forget = matches!(self.rule, KeyRule::Crc32 | KeyRule::Tooz | KeyRule::Raw);
         let session = self.session.as_mut().ok_or_else(none)?;
@@ -245,7 +253,7 @@ impl Desk {
         let (freed, taken, alive) = (over(freed)?, over(taken)?, over(alive)?);
         if taken.is_err() {
             // The locks outlive the statement that failed. If they cannot be given back, all go.
-            over(session.undo(&self.links, takes).await)??;
+            over(session.undo(takes).await)??;
         }
         Ok((taken, freed, alive))
     }

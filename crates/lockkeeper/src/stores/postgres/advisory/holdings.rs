@@ -15,6 +15,9 @@ use std::time::SystemTime;
 /// How many claims that ended without their holder's doing are remembered.
 const REMEMBERED: usize = 10_000;
 
+/// How many cancelled claims are remembered: more than can be on their way at once.
+const CANCELLED: usize = 1000;
+
 /// A lock that the session holds for one claim.
 #[derive(Clone, Debug)]
 pub(super) struct Own {
@@ -38,6 +41,8 @@ pub(super) struct Holdings {
     /// One Exclusive holder, or any number of Shared ones.
     pub(super) own: HashMap<Key, Vec<Own>>,
     ended: VecDeque<(HolderId, LossReason)>,
+    /// Claims that were released while their acquire may still be on its way here.
+    cancelled: VecDeque<HolderId>,
 }
 
 pub(super) fn is_shared(claim: &Claim) -> bool {
@@ -95,6 +100,20 @@ impl Holdings {
                 self.own.remove(&key);
             }
         }
+    }
+
+    /// Calls reach the session in no certain order: an acquire that comes after its release must not be granted.
+    pub(super) fn cancel(&mut self, claim: &Claim) {
+        if claim.unsettled && !self.is_cancelled(claim.holder) {
+            if self.cancelled.len() == CANCELLED {
+                self.cancelled.pop_front();
+            }
+            self.cancelled.push_back(claim.holder);
+        }
+    }
+
+    pub(super) fn is_cancelled(&self, holder: HolderId) -> bool {
+        self.cancelled.iter().rev().any(|cancelled| *cancelled == holder)
     }
 
     pub(super) fn remember(&mut self, holder: HolderId, reason: LossReason) {

@@ -17,6 +17,7 @@
 mod desk;
 mod holdings;
 mod people;
+mod quick;
 mod session;
 
 use super::PostgresStore;
@@ -145,6 +146,7 @@ impl Store for AdvisoryStore {
         let read = |(claim, outcome): (&Claim, Result<Outcome>)| match outcome? {
             Outcome::Granted(token) => Ok(Attempt::Granted(Grant { token, stamp: claim.stamp, lease: claim.ttl })),
             Outcome::Held(held) => Ok(Attempt::Held(held)),
+            Outcome::Cancelled => Ok(Attempt::Cancelled),
             _ => mixed_up(),
         };
         claims.iter().zip(self.order(Op::Acquire, claims).await).map(read).collect()

@@ -1,14 +1,17 @@
 //! One connection to the server whose session holds all locks of a keeper: as opened, and what is asked of it.
 
+use super::quick::Quick;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::store::Note;
 use crate::stores::postgres::connect::Links;
 use crate::stores::postgres::error::{is_fatal, map_err};
 use crate::stores::postgres::socket::{Driver, Opened};
-use crate::stores::postgres::values::{Answer, Id, field, odd};
+use crate::stores::postgres::values::{self, Answer, Id, field, odd};
 use crate::token::HolderId;
 use crate::transaction::postgres::Key;
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::types::{ToSql, Type};
@@ -27,6 +30,9 @@ const SPARE: Duration = Duration::from_secs(2);
 /// lock that somebody holds for long must not keep renewals waiting; what is noted here need not be on disk.
 const SETTINGS: &str = "SET synchronous_commit = off; SET lock_timeout = '2s'; SET tcp_keepalives_idle = 5; \
     SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; SET tcp_user_timeout = 10000";
+
+/// How many refused keys are remembered.
+const MOST_BUSY: usize = 1000;
 
 /// How often it is looked, each time with another connection in a transaction, whether the session stays with its server.
 const LOOKS: u32 = 3;
@@ -53,6 +59,10 @@ pub(super) struct Session {
     idle: Option<Duration>,
     take: Statement,
     free: Statement,
+    quick: Quick,
+    schema: String,
+    /// Keys that were refused lately: whoever asks again wants to know by whom, in one call.
+    busy: Mutex<HashSet<Key>>,
 }
 
 impl std::fmt::Debug for Session {
@@ -111,7 +121,19 @@ impl Session {
         let take = client.prepare_typed(&take, &[&lists[..], &notes_and_me].concat()).await.map_err(map_err)?;
         let free = format!("SELECT * FROM {schema}.advisory_free($1, $2, $3, $4, $5, $6, $7)");
         let free = client.prepare_typed(&free, &[&lists[..], &[Type::BOOL]].concat()).await.map_err(map_err)?;
-        Ok(Self { client, notes, _watch: watch, id, pid, idle, take, free })
+        Ok(Self {
+            client,
+            notes,
+            _watch: watch,
+            id,
+            pid,
+            idle,
+            take,
+            free,
+            quick: Quick::default(),
+            schema: schema.clone(),
+            busy: Mutex::default(),
+        })
     }
 
     /// Ends what is left of an earlier session on the server, if it has not noticed yet.
@@ -169,6 +191,22 @@ impl Session {
 
     /// Tries to take each.
     pub(super) async fn take(&self, wanted: &[Entry<'_>], notes: &[&Note]) -> Result<Vec<Answer>, Fault> {
+        if wanted.iter().all(|entry| !entry.shared) && !self.any_busy(wanted) {
+            let me = (self.id, alive(self.id));
+            let taken = self.bounded(self.quick.take(&self.client, &self.schema, wanted, notes, me)).await?;
+            let answer = |(entry, token): (&Entry<'_>, Option<i64>)| match token {
+                Some(token) if values::token(Some(token)).is_ok() => Answer::new(entry.holder, 1, Some(token)),
+                Some(_) => Answer::new(entry.holder, 5, None),
+                None => Answer::new(entry.holder, 0, None),
+            };
+            let mut answers: Vec<Answer> = wanted.iter().zip(taken).map(answer).collect();
+            let spent = with_code(5, wanted, &answers);
+            if !spent.is_empty() {
+                self.undo(&spent).await?;
+            }
+            self.ask_who(wanted, &mut answers).await;
+            return Ok(answers);
+        }
         let lists = Lists::new(wanted);
         let hosts: Vec<&[u8]> = notes.iter().map(|note| note.host.as_bytes()).collect();
         let pids: Vec<i64> = notes.iter().map(|note| i64::from(note.pid)).collect();
@@ -176,19 +214,62 @@ impl Session {
         let (me, alive) = (Id(self.id), alive(self.id));
         let more: [&(dyn ToSql + Sync); 5] = [&hosts, &pids, &labels, &me, &alive];
         let params = [&lists.params()[..], &more].concat();
-        answers(wanted.len(), &self.bounded(self.client.query(&self.take, &params)).await?)
+        let answers = answers(wanted.len(), &self.bounded(self.client.query(&self.take, &params)).await?)?;
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        for (entry, _) in wanted.iter().zip(&answers).filter(|(_, answer)| answer.code != 0) {
+            busy.remove(&entry.key);
+        }
+        Ok(answers)
+    }
+
+    fn any_busy(&self, wanted: &[Entry<'_>]) -> bool {
+        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        !busy.is_empty() && wanted.iter().any(|entry| busy.contains(&entry.key))
+    }
+
+    /// Finds out who has what was refused; for people, so nothing depends on the answer.
+    async fn ask_who(&self, wanted: &[Entry<'_>], answers: &mut [Answer]) {
+        let refused = with_code(0, wanted, answers);
+        if refused.is_empty() {
+            return;
+        }
+        {
+            let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+            if busy.len() > MOST_BUSY {
+                busy.clear();
+            }
+            busy.extend(refused.iter().map(|entry| entry.key));
+        }
+        let text = format!("SELECT * FROM {}.advisory_who($1, $2, $3, $4)", self.schema);
+        let lists = Lists::new(&refused);
+        let params: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&lists.names, Type::BYTEA_ARRAY),
+            (&lists.spaces, Type::INT2_ARRAY),
+            (&lists.keys, Type::INT8_ARRAY),
+            (&lists.holders, Type::UUID_ARRAY),
+        ];
+        let Ok(rows) = self.bounded(self.client.query_typed(&text, &params)).await else { return };
+        for who in rows.iter().filter_map(|row| Answer::read(row).ok()) {
+            if let Some(answer) = answers.iter_mut().find(|answer| answer.holder == who.holder) {
+                *answer = who;
+            }
+        }
     }
 
     /// Gives each back; `forget` as the function has it.
-    pub(super) async fn free(&self, held: &[Entry<'_>], forget: bool) -> Result<Vec<Answer>, Fault> {
+    pub(super) async fn free(&self, held: &[Entry<'_>], forget: bool) -> Result<Vec<bool>, Fault> {
+        if !forget && held.iter().all(|entry| !entry.shared) {
+            return self.bounded(self.quick.free(&self.client, held)).await;
+        }
         let lists = Lists::new(held);
         let params = [&lists.params()[..], &[&forget]].concat();
-        answers(held.len(), &self.bounded(self.client.query(&self.free, &params)).await?)
+        let answers = answers(held.len(), &self.bounded(self.client.query(&self.free, &params)).await?)?;
+        Ok(answers.into_iter().map(|answer| answer.code == 1).collect())
     }
 
     /// Gives back what a call that failed half-way may have taken.
-    pub(super) async fn undo(&self, links: &Links, wanted: &[Entry<'_>]) -> Result<(), Fault> {
-        let schema = &links.options().schema;
+    pub(super) async fn undo(&self, wanted: &[Entry<'_>]) -> Result<(), Fault> {
+        let schema = &self.schema;
         let text = format!(
             "SELECT {schema}.advisory_unlock(x.space, x.key, x.shared) \
              FROM unnest($1::smallint[], $2::bigint[], $3::boolean[], $4::boolean[]) AS x (space, key, shared, have) \
@@ -212,12 +293,9 @@ impl Session {
         }
     }
 
-    async fn bounded(
-        &self,
-        asked: impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>>,
-    ) -> Result<Vec<Row>, Fault> {
+    async fn bounded<T>(&self, asked: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Fault> {
         match tokio::time::timeout(PATIENCE, asked).await {
-            Ok(Ok(rows)) => Ok(rows),
+            Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) if self.client.is_closed() || is_over(&error) => Err(Fault::Over(map_err(error))),
             Ok(Err(error)) => Err(Fault::Refused(map_err(error))),
             Err(_) => Err(Fault::Over(late())),
@@ -269,6 +347,11 @@ impl<'a> Lists<'a> {
     fn params(&self) -> [&(dyn ToSql + Sync); 6] {
         [&self.names, &self.spaces, &self.keys, &self.shared, &self.have, &self.holders]
     }
+}
+
+/// The entries that were answered so.
+fn with_code<'a>(code: i32, entries: &[Entry<'a>], answers: &[Answer]) -> Vec<Entry<'a>> {
+    entries.iter().zip(answers).filter(|(_, answer)| answer.code == code).map(|(entry, _)| *entry).collect()
 }
 
 /// One answer for each entry, in order.

@@ -51,6 +51,22 @@ BEGIN
     RETURN pg_advisory_unlock((key >> 32)::integer, (key << 32 >> 32)::integer);
 END $f$;
 
+-- Who is in the way, if it is one of us: the one who came last.
+CREATE FUNCTION {s}.advisory_who(names bytea[], spaces smallint[], keys bigint[], holders uuid[])
+RETURNS SETOF {s}.answer LANGUAGE plpgsql AS $f$
+DECLARE
+    a {s}.answer;
+BEGIN
+    FOR i IN 1 .. cardinality(names) LOOP
+        a := NULL;
+        SELECT h.drawn, h.since, h.host, h.pid, h.label INTO a.token, a.since, a.host, a.pid, a.label
+        FROM {s}.advisory_holders h WHERE h.name = names[i] AND h.space = spaces[i] AND h.key = keys[i]
+        ORDER BY h.since DESC LIMIT 1;
+        a.code := 0; a.holder := holders[i];
+        RETURN NEXT a;
+    END LOOP;
+END $f$;
+
 -- Takes each lock if it is free, and draws its token while holding it. No name and no key twice. `haves`: this session
 -- has it already, Shared; the server would count it again. If this fails half-way, the locks it took are still held.
 CREATE FUNCTION {s}.advisory_take(names bytea[], spaces smallint[], keys bigint[], shareds boolean[], haves boolean[],
@@ -89,10 +105,7 @@ BEGIN
                 a.code := 5;
             END IF;
         ELSE
-            SELECT 0, h.drawn, h.since, h.host, h.pid, h.label INTO a.code, a.token, a.since, a.host, a.pid, a.label
-            FROM {s}.advisory_holders h WHERE h.name = names[i] AND h.space = spaces[i] AND h.key = keys[i]
-            ORDER BY h.since DESC LIMIT 1;
-            a.code := 0;
+            SELECT * INTO a FROM {s}.advisory_who(names[i:i], spaces[i:i], keys[i:i], holders[i:i]);
         END IF;
         a.holder := holders[i];
         RETURN NEXT a;

@@ -23,7 +23,7 @@ LANGUAGE plpgsql AS $f$
 DECLARE
     rows integer;
 BEGIN
-    PERFORM {s}.check_isolation();
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
     LOOP
         EXECUTE 'SELECT {s}.micros(lock_until), locked_by FROM ' || my_tbl || ' WHERE name = $1 FOR UPDATE'
         INTO until, whom USING my_key;
