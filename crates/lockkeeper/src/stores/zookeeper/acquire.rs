@@ -147,7 +147,7 @@ impl Core {
     async fn ask_again(&self, claim: &Claim, at: At) -> Result<Attempt> {
         let known = self.edit(claim.holder, |seat| {
             (seat.stamp, seat.ttl) = (claim.stamp, claim.ttl);
-            (seat.token, seat.until, seat.handed, seat.releasing)
+            (seat.token, seat.until, seat.handed, seat.leaving.is_some())
         });
         match known {
             None | Some((.., true)) => Ok(Attempt::Cancelled),
@@ -284,7 +284,7 @@ impl Core {
             if let Some(mut armed) = seat.armed.take() {
                 armed.tasks.clear();
             }
-            !seat.releasing && seat.token.is_none()
+            seat.leaving.is_none() && seat.token.is_none()
         });
         let (Some(true), Some(at)) = (known, self.at(holder)) else { return };
         match self.look(&at).await {
