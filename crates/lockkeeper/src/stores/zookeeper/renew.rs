@@ -79,7 +79,6 @@ impl Core {
             // On its way behind the write, so as new as that.
             let reading: Vec<_> =
                 there.iter().map(|(_, at)| self.reads_line(at).then(|| session.client.get_children(&at.dir))).collect();
-            let proved = proving.await;
             lines.clear();
             for reading in reading {
                 lines.push(match reading {
@@ -87,6 +86,7 @@ impl Core {
                     None => None,
                 });
             }
+            let proved = proving.await;
             match proved {
                 Ok(()) => {
                     session.wrote(sent);
