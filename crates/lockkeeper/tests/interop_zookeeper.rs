@@ -22,8 +22,15 @@ const TOTAL: usize = OURS * OUR_SECTIONS + THEIRS * THEIR_SECTIONS;
 /// The tests start processes that need a core each: one at a time.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// kazoo in a process of its own.
-fn kazoo(kind: &str, server: &ZooKeeperServer) -> Peer {
+/// kazoo or Curator in a process of its own.
+fn peer(kind: &str, server: &ZooKeeperServer) -> Peer {
+    if let Some(kind) = kind.strip_prefix("curator's ") {
+        let place = installed("curator", &["pom.xml", "src/main/java/Peer.java"]).join("target");
+        let mut command = Command::new("java");
+        command.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp"]);
+        command.arg(format!("{0}/classes:{0}/lib/*", place.display())).args(["Peer", kind, &server.port().to_string()]);
+        return Peer::run(command);
+    }
     let mut command = Command::new(installed("kazoo", &["requirements.txt"]).join("bin/python"));
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/kazoo/peer.py"));
     command.args([kind, &server.port().to_string()]);
@@ -43,7 +50,7 @@ async fn taken(keeper: &Keeper, name: &str) -> Guard {
 async fn exclude(kind: &str, layout: &str) {
     let _alone = ALONE.lock().await;
     let server = ZooKeeperServer::new();
-    let (keeper, mut peer) = (keeper(&server, layout).await, kazoo(kind, &server));
+    let (keeper, mut peer) = (keeper(&server, layout).await, peer(kind, &server));
     let lock = keeper.lock("job");
     for round in 0..10 {
         assert!(peer.ask("take /shared/job 0").0, "free");
@@ -76,7 +83,7 @@ async fn mix(kind: &str, layout: &str) -> (Vec<Section>, u64, usize) {
     let server = ZooKeeperServer::new();
     let dir = TempDir::new();
     dir.write("count", "0");
-    let mut peers: Vec<Peer> = (0..THEIRS).map(|_| kazoo(kind, &server)).collect();
+    let mut peers: Vec<Peer> = (0..THEIRS).map(|_| peer(kind, &server)).collect();
     for peer in &mut peers {
         assert!(peer.ask("wait /shared/ready 0").0 && peer.ask("free").0, "it runs");
         peer.order(&format!("storm /shared/mix 0 {THEIR_SECTIONS} {}", dir.path().display()));
@@ -113,9 +120,7 @@ async fn mixed(kind: &str, layout: &str) {
     let (sections, seen, counted) = mix(kind, layout).await;
     let crossed = sections.windows(2).filter(|pair| pair[1].begin < pair[0].end).count();
     let turns = sections.windows(2).filter(|pair| pair[0].ours != pair[1].ours).count();
-    println!(
-        "kazoo {kind}, layout={layout}: {TOTAL} sections, {turns} turns between sides, {seen} + {crossed} overlaps"
-    );
+    println!("{kind}, layout={layout}: {TOTAL} sections, {turns} turns between sides, {seen} + {crossed} overlaps");
     assert_eq!((sections.len(), seen, crossed, counted), (TOTAL, 0, 0, TOTAL), "no overlap, and no write was lost");
     // Otherwise it shows nothing.
     assert!(turns >= 50, "{turns}");
@@ -125,24 +130,24 @@ async fn mixed(kind: &str, layout: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kazoo_and_we_keep_each_other_out_in_its_layout() {
-    exclude("default", "kazoo").await;
-    exclude("write", "kazoo").await;
+    exclude("kazoo", "kazoo").await;
+    exclude("kazoo's write", "kazoo").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kazoo_that_looks_for_curator_and_we_keep_each_other_out() {
-    exclude("curator", "curator").await;
-    exclude("curator", "bare").await;
+    exclude("kazoo for curator", "curator").await;
+    exclude("kazoo for curator", "bare").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn seven_hundred_sections_mixed_with_kazoo_never_overlap() {
-    mixed("default", "kazoo").await;
+    mixed("kazoo", "kazoo").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn seven_hundred_sections_mixed_with_kazoo_that_looks_for_curator_never_overlap() {
-    mixed("curator", "curator").await;
+    mixed("kazoo for curator", "curator").await;
 }
 
 /// kazoo as it comes does not look for Curator's nodes: sections under it and the default layout must be seen to overlap,
@@ -150,7 +155,7 @@ async fn seven_hundred_sections_mixed_with_kazoo_that_looks_for_curator_never_ov
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kazoo_as_it_comes_does_not_see_the_default_layout() {
     let _alone = ALONE.lock().await;
-    let (sections, seen, counted) = mix("default", "curator").await;
+    let (sections, seen, counted) = mix("kazoo", "curator").await;
     let crossed = sections.windows(2).filter(|pair| pair[1].begin < pair[0].end).count();
     println!("kazoo as it comes, layout=curator: {seen} + {crossed} overlaps, {} lost writes", TOTAL - counted);
     assert!(seen > 0 && crossed > 0);
@@ -158,10 +163,38 @@ async fn kazoo_as_it_comes_does_not_see_the_default_layout() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_of_kazoo_and_ours_share_and_keep_writers_out() {
+    readers("kazoo's", "kazoo").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Maven: scripts/test-extended"]
+async fn readers_of_curator_and_ours_share_and_keep_writers_out() {
+    readers("curator's", "curator-rw").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Maven: scripts/test-extended"]
+async fn curator_and_we_keep_each_other_out() {
+    exclude("curator's mutex", "curator").await;
+    exclude("curator's mutex", "bare").await;
+    exclude("curator's write", "curator-rw").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Maven: scripts/test-extended"]
+async fn seven_hundred_sections_mixed_with_curator_never_overlap() {
+    mixed("curator's mutex", "curator").await;
+    mixed("curator's write", "curator-rw").await;
+}
+
+async fn readers(whose: &str, layout: &str) {
     let _alone = ALONE.lock().await;
     let server = ZooKeeperServer::new();
-    let (keeper, mut reader, mut writer) =
-        (keeper(&server, "kazoo").await, kazoo("read", &server), kazoo("write", &server));
+    let (keeper, mut reader, mut writer) = (
+        keeper(&server, layout).await,
+        peer(&format!("{whose} read"), &server),
+        peer(&format!("{whose} write"), &server),
+    );
     assert!(reader.ask("take /shared/rw 0").0, "free");
     let ours = keeper.lock("rw").shared().try_acquire().await.expect("answered").expect("readers share");
     assert!(keeper.lock("rw").try_acquire().await.expect("answered").is_none(), "theirs and ours");

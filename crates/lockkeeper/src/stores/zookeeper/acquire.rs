@@ -83,7 +83,9 @@ impl Core {
             // Both are on their way before the first is waited for; a session's requests are answered in order.
             let making = session.client.create(&path, data.as_bytes(), &options);
             let reading = session.client.get_children(&at.dir);
-            let (made, read) = (making.await, reading.await);
+            // The last answer first: the others are there by then, and one wake-up is enough.
+            let read = reading.await;
+            let made = making.await;
             let (stat, number) = match made {
                 Ok(made) => made,
                 Err(Driver::NoNode) => {
@@ -147,7 +149,7 @@ impl Core {
     async fn ask_again(&self, claim: &Claim, at: At) -> Result<Attempt> {
         let known = self.edit(claim.holder, |seat| {
             (seat.stamp, seat.ttl) = (claim.stamp, claim.ttl);
-            (seat.token, seat.until, seat.handed, seat.releasing)
+            (seat.token, seat.until, seat.handed, seat.leaving.is_some())
         });
         match known {
             None | Some((.., true)) => Ok(Attempt::Cancelled),
@@ -284,7 +286,7 @@ impl Core {
             if let Some(mut armed) = seat.armed.take() {
                 armed.tasks.clear();
             }
-            !seat.releasing && seat.token.is_none()
+            seat.leaving.is_none() && seat.token.is_none()
         });
         let (Some(true), Some(at)) = (known, self.at(holder)) else { return };
         match self.look(&at).await {
@@ -355,10 +357,11 @@ impl Core {
     pub(super) async fn line(&self, session: &Arc<Session>, dir: &str, latest: bool) -> Result<Option<Line>> {
         let synced = latest.then(|| session.client.sync(self.root()));
         let reading = session.client.get_children(dir);
+        let read = reading.await;
         if let Some(synced) = synced {
             synced.await.map_err(|e| self.failed(session, e))?;
         }
-        match reading.await {
+        match read {
             Ok((children, stat)) => Line::read(children, stat.mzxid).map(Some),
             Err(Driver::NoNode) => Ok(None),
             Err(e) => Err(self.failed(session, e)),

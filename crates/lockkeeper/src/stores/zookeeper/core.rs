@@ -19,6 +19,9 @@ use zookeeper_client::{Acls, CreateMode, CreateOptions};
 /// How long the end of a claim whose acquire may still be under way is remembered, beyond its TTL.
 const TOMB_EXTRA: Duration = Duration::from_secs(60);
 
+/// How long a release has before its claim counts as left behind.
+const SWEEP_AFTER: Duration = Duration::from_secs(1);
+
 /// How many ends are remembered before the old ones are looked for.
 const TOMBS: usize = 1024;
 
@@ -44,8 +47,8 @@ pub(super) struct Seat {
     pub(super) held: Option<(String, Held)>,
     pub(super) place: u32,
     pub(super) armed: Option<Armed>,
-    /// Nobody wants it any more.
-    pub(super) releasing: bool,
+    /// Since when nobody wants it any more.
+    pub(super) leaving: Option<Stamp>,
 }
 
 impl Seat {
@@ -64,7 +67,7 @@ impl Seat {
             held: None,
             place: 0,
             armed: None,
-            releasing: false,
+            leaving: None,
         }
     }
 
@@ -225,7 +228,7 @@ impl Core {
             return None;
         }
         let seat = seats.entry(claim.holder).or_insert_with(|| Seat::new(claim, session));
-        (!seat.releasing).then(|| self.copy(claim.holder, seat))
+        seat.leaving.is_none().then(|| self.copy(claim.holder, seat))
     }
 
     pub(super) fn at(&self, holder: HolderId) -> Option<At> {
@@ -254,10 +257,18 @@ impl Core {
         drop(seat);
     }
 
+    /// A claim is not wanted any more.
+    pub(super) fn leave(&self, holder: HolderId) {
+        self.edit(holder, |seat| seat.leaving = seat.leaving.or(Some(system_now())));
+    }
+
     /// Claims that nobody wants any more and whose end the server has not confirmed.
     pub(super) fn leaving(&self, session: &Arc<Session>) -> Vec<At> {
         let seats = lock(&self.seats);
-        let leaving = seats.iter().filter(|(_, seat)| seat.releasing && seat.session.id == session.id);
+        // Not those whose release is just under way.
+        let since = system_now().before(SWEEP_AFTER);
+        let left = |seat: &Seat| seat.session.id == session.id && seat.leaving.is_some_and(|at| at <= since);
+        let leaving = seats.iter().filter(|(_, seat)| left(seat));
         leaving.map(|(holder, seat)| self.copy(*holder, seat)).collect()
     }
 
@@ -289,7 +300,7 @@ impl Core {
     /// The same for a claim that did not ask; `None` when it knows already.
     pub(super) fn handed(&self, at: &At, token: Token) -> Option<Grant> {
         self.edit(at.holder, |seat| {
-            if seat.token.is_some() || seat.releasing {
+            if seat.token.is_some() || seat.leaving.is_some() {
                 return None;
             }
             let (stamp, most) = (seat.stamp, seat.ttl.min(Claim::MAX_WAITER_LEASE));

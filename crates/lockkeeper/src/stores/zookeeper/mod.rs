@@ -8,11 +8,11 @@
 //! is found again by the guid in its name, and is ours only if our session owns it.
 //!
 //! **Time.** A keeper has one session, on a thread of its own, and one write renews all its claims: it fails unless every
-//! one is there. From that write follows how long the session certainly lives (see [`session`]); the engine's deadline
+//! one is there. From that write follows how long the session certainly lives (see `session.rs`); the engine's deadline
 //! ends a guard before that, whatever the connection does. The session's end is the end of all its claims, and a later
 //! claim opens another session.
 //!
-//! **Layout**: see [`names`]. Curator, kazoo and others on the same path stand in the same line.
+//! **Layout**: see `names.rs`. Curator, kazoo and others on the same path stand in the same line.
 //!
 //! **Guarantee**: `Consensus`.
 

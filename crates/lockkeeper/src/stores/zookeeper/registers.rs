@@ -98,8 +98,9 @@ impl Core {
         let path = self.register(key);
         let synced = session.client.sync(self.root());
         let reading = session.client.get_data(&path);
+        let read = reading.await;
         synced.await.map_err(|e| self.failed(&session, e))?;
-        let kept = match reading.await {
+        let kept = match read {
             Ok((data, _)) => parse(key, &data)?,
             Err(Driver::NoNode) => return Ok(None),
             Err(e) => return Err(self.failed(&session, e)),

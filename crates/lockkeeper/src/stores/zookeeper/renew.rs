@@ -25,11 +25,15 @@ impl Core {
         let mut there: Vec<(usize, At)> = Vec::new();
         for (i, claim) in claims.iter().enumerate() {
             let at = self.at(claim.holder);
-            let releasing = self.edit(claim.holder, |seat| {
+            let leaving = self.edit(claim.holder, |seat| {
                 (seat.stamp, seat.ttl) = (claim.stamp, claim.ttl);
-                seat.releasing
+                seat.leaving.is_some()
             });
-            answers.push(match (at, releasing) {
+            answers.push(match (at, leaving) {
+                (Some(at), _) if at.session.has_ended() => {
+                    self.stand_up(claim.holder);
+                    Some(Ok(Renewal::Lost(LossReason::SessionEnded)))
+                }
                 (Some(at), Some(false)) if at.child.is_some() => {
                     there.push((i, at));
                     None
@@ -75,7 +79,6 @@ impl Core {
             // On its way behind the write, so as new as that.
             let reading: Vec<_> =
                 there.iter().map(|(_, at)| self.reads_line(at).then(|| session.client.get_children(&at.dir))).collect();
-            let proved = proving.await;
             lines.clear();
             for reading in reading {
                 lines.push(match reading {
@@ -83,6 +86,7 @@ impl Core {
                     None => None,
                 });
             }
+            let proved = proving.await;
             match proved {
                 Ok(()) => {
                     session.wrote(sent);
@@ -108,6 +112,7 @@ impl Core {
                 Err(e) => {
                     let e = self.failed(session, e.into());
                     if session.has_ended() {
+                        there.iter().for_each(|(_, at)| self.stand_up(at.holder));
                         answers.extend(there.iter().map(|(i, _)| (*i, Ok(Renewal::Lost(LossReason::SessionEnded)))));
                     } else {
                         fail(&mut answers, &there, &e);
@@ -202,7 +207,7 @@ impl Core {
         if claim.unsettled {
             self.bury(claim.holder, LossReason::Released, claim.ttl);
         }
-        self.edit(claim.holder, |seat| seat.releasing = true);
+        self.leave(claim.holder);
         match self.at(claim.holder) {
             Some(at) => self.finish(&at).await,
             None => Ok(Release::NotHeld),
@@ -239,7 +244,7 @@ impl Core {
 
     /// Takes back what a claim that gets nothing has left; if that fails, it is swept later.
     pub(super) async fn withdraw(&self, at: &At) {
-        self.edit(at.holder, |seat| seat.releasing = true);
+        self.leave(at.holder);
         if let Err(error) = self.finish(at).await {
             tracing::debug!(%error, "a claim is removed later");
         }

@@ -20,11 +20,11 @@ PAUSE = 0.008
 LIMIT = 30
 LOCKS = {
     # Sees only what kazoo writes.
-    "default": lambda path: CLIENT.Lock(path, "kazoo"),
+    "kazoo": lambda path: CLIENT.Lock(path, "kazoo"),
     # Sees Curator's nodes too.
-    "curator": lambda path: CLIENT.Lock(path, "kazoo", extra_lock_patterns=["lock-"]),
-    "write": lambda path: CLIENT.WriteLock(path, "kazoo"),
-    "read": lambda path: CLIENT.ReadLock(path, "kazoo"),
+    "kazoo for curator": lambda path: CLIENT.Lock(path, "kazoo", extra_lock_patterns=["lock-"]),
+    "kazoo's write": lambda path: CLIENT.WriteLock(path, "kazoo"),
+    "kazoo's read": lambda path: CLIENT.ReadLock(path, "kazoo"),
 }
 
 
