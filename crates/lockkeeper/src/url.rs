@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 /// Every scheme of this version.
 const SCHEMES: &str = "memory:[NAME], sqlite:PATH, redis://HOST, rediss://HOST, \
-    redis+sentinel://HOSTS/NAME, redis+cluster://HOSTS, redlock://HOSTS";
+    redis+sentinel://HOSTS/NAME, redis+cluster://HOSTS, redlock://HOSTS, \
+    consul://HOST, consuls://HOST";
 
 /// A URL taken apart; decoded.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,7 +18,10 @@ pub(crate) struct Parts {
     pub(crate) scheme: String,
     pub(crate) place: String,
     /// As written: what has several parts must be split before it is decoded.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only stores with a login need it"))]
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "consul")),
+        allow(dead_code, reason = "only stores with a login need it")
+    )]
     pub(crate) raw_place: String,
     pub(crate) options: Vec<(String, String)>,
 }
@@ -44,6 +48,7 @@ pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Store>> {
             open_redis(parts).await
         }
         "redlock" => open_redlock(parts).await,
+        "consul" | "consuls" => open_consul(parts).await,
         other => Err(Error::invalid_config(format!(
             "'{}' is not a store this version knows; known are {SCHEMES}",
             safe(other)
@@ -107,6 +112,20 @@ async fn open_redlock(parts: Parts) -> Result<Arc<dyn Store>> {
 #[cfg(not(feature = "redlock"))]
 async fn open_redlock(_: Parts) -> Result<Arc<dyn Store>> {
     Err(Error::unsupported("redlock: is not part of this build; turn on the feature 'redlock' of the lockkeeper crate"))
+}
+
+#[cfg(feature = "consul")]
+async fn open_consul(parts: Parts) -> Result<Arc<dyn Store>> {
+    use crate::stores::consul::ConsulStore;
+    Ok(Arc::new(ConsulStore::from_parts(&parts.scheme, &parts.raw_place, &parts.options).await?))
+}
+
+#[cfg(not(feature = "consul"))]
+async fn open_consul(parts: Parts) -> Result<Arc<dyn Store>> {
+    let scheme = parts.scheme;
+    Err(Error::unsupported(format!(
+        "{scheme}: is not part of this build; turn on the feature 'consul' of the lockkeeper crate"
+    )))
 }
 
 pub(crate) fn parse(url: &str) -> Result<Parts> {

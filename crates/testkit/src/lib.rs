@@ -2,6 +2,7 @@
 //! and waiting for a condition instead of for a time.
 
 mod certificates;
+mod consul;
 mod mariadb;
 mod postgres;
 mod process;
@@ -12,6 +13,7 @@ mod redis_groups;
 mod temp;
 
 pub use certificates::{Certificates, certificates};
+pub use consul::{CONSUL_MANAGEMENT, ConsulServer};
 pub use mariadb::MariaDbServer;
 pub use postgres::PostgresServer;
 pub use process::{Ended, Proc};

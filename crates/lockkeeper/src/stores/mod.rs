@@ -1,5 +1,7 @@
 //! The stores, one file each.
 
+#[cfg(feature = "consul")]
+pub mod consul;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
