@@ -3,6 +3,9 @@
 
 #![cfg(feature = "consul")]
 
+#[path = "common/skips.rs"]
+mod page;
+
 use lockkeeper::conformance::{Hook, Subject};
 use lockkeeper::stores::consul::ConsulStore;
 use lockkeeper::{Store, conformance_suite};
@@ -34,4 +37,10 @@ impl Subject for Agent {
             server.start();
         }))
     }
+}
+
+#[tokio::test]
+#[ignore = "needs a Consul agent: scripts/test-extended builds one"]
+async fn every_skip_is_written_down() {
+    page::check(&[("consul", consul::skips().await)]);
 }

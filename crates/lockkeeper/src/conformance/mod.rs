@@ -146,8 +146,8 @@ pub async fn run(case: &'static str, subject: &dyn Subject, body: impl Future<Ou
 /// the subject, such as `#[ignore = "needs a server"]`, go to every test.
 #[macro_export]
 macro_rules! conformance_suite {
-    ($module:ident, $subject:expr $(, $(#[$attribute:meta])+)?) => {
-        $crate::__conformance_cases! { $crate::__conformance_tests; $module, $subject, [$($(#[$attribute])+)?] }
+    ($module:ident, $subject:expr $(, $(#[$($attribute:tt)+])+)?) => {
+        $crate::__conformance_cases! { $crate::__conformance_tests; $module, $subject, [$($(#[$($attribute)+])+)?] }
     };
 }
 
@@ -294,10 +294,10 @@ macro_rules! __conformance_tests {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_test {
-    ([$(#[$attribute:meta])*] $body:item) => {
+    ([$(#[$($attribute:tt)+])*] $($body:tt)+) => {
         #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        $(#[$attribute])*
-        $body
+        $(#[$($attribute)+])*
+        $($body)+
     };
 }
 
