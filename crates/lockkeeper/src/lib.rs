@@ -23,6 +23,7 @@
 //! | memory | `memory:[NAME]` | always on | one process | max(previous + 1, wall clock µs) |
 //! | SQLite | `sqlite:PATH` | `sqlite` | one machine | max(previous + 1, wall clock µs) |
 //! | Redis, Valkey | `redis://HOST` | `redis` | many machines | max(previous + 1, server clock µs) |
+//! | Consul | `consul://HOST` | `consul` | many machines | index of the transaction |
 //! | Redlock | `redlock://HOST,HOST,HOST` | `redlock` | many machines | proposed, confirmed by a majority |
 //!
 //! What a lock can and cannot promise is in `docs/safety.md`; how to write a store of your own in

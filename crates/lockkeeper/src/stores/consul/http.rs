@@ -122,7 +122,7 @@ impl Http {
                 Err(mut refused) => match refused.take_message() {
                     // It was closed while idle, and nothing was sent.
                     Some(unsent) if !fresh => request = unsent,
-                    _ => return Err(unreachable("the connection to the agent broke").with_source(refused.into_error())),
+                    _ => return Err(unreachable("the connection to the agent broke", refused.into_error())),
                 },
             }
         }
@@ -131,7 +131,7 @@ impl Http {
     async fn connect(&self) -> Result<Sender> {
         let Options { host, port, tls, .. } = &self.options;
         let connect = async {
-            let no = |e: std::io::Error| unreachable("cannot connect to the agent").with_source(e);
+            let no = |e: std::io::Error| unreachable("cannot connect to the agent", e);
             let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(no)?;
             // A lock's small messages must not wait.
             stream.set_nodelay(true).map_err(no)?;
@@ -139,12 +139,12 @@ impl Http {
                 None => handshake(stream).await,
                 Some((config, name)) => {
                     let connector = tokio_rustls::TlsConnector::from(config.clone());
-                    let refused = |e| unreachable("no TLS with the agent").with_source(e);
+                    let refused = |e| unreachable("no TLS with the agent", e);
                     handshake(connector.connect(name.clone(), stream).await.map_err(refused)?).await
                 }
             }
         };
-        let late = || Err(unreachable("the agent does not accept a connection"));
+        let late = || Err(Error::unavailable("the agent does not accept a connection").in_store("consul"));
         tokio::time::timeout(CONNECT_LIMIT, connect).await.unwrap_or_else(|_| late())
     }
 
@@ -173,7 +173,7 @@ impl Http {
 }
 
 async fn handshake(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Sender> {
-    let failed = |e| unreachable("cannot speak HTTP with the agent").with_source(e);
+    let failed = |e| unreachable("cannot speak HTTP with the agent", e);
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     // It ends with the sender, or with the runtime; a failure is seen by whoever waits for an answer.
     tokio::spawn(async move { drop(connection.await) });
@@ -184,7 +184,7 @@ async fn read(response: Response<Incoming>) -> Result<Answer> {
     let (head, body) = response.into_parts();
     let collected = Limited::new(body, MOST_BYTES).collect().await;
     let body = collected.map_err(|e| match e.downcast::<hyper::Error>() {
-        Ok(e) => unreachable("the answer of the agent broke off").with_source(e),
+        Ok(e) => unreachable("the answer of the agent broke off", *e),
         Err(_) => not_consul("an answer of more than 32 MiB"),
     })?;
     Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes() })

@@ -55,7 +55,7 @@ impl Options {
         let rest = place.strip_prefix("//").ok_or_else(|| bad(SHAPE))?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, address) = authority.rsplit_once('@').map_or((None, authority), |(login, at)| (Some(login), at));
-        let mut token = match login.map(|login| login.split_once(':').unwrap_or(("", login))) {
+        let mut token = match login.map(|login| login.split_once(':').unwrap_or((login, ""))) {
             None => None,
             Some(("", token)) => Some(crate::url::decode(token)?).filter(|token| !token.is_empty()),
             Some(_) => return Err(bad("Consul knows no users: a token is written consul://:TOKEN@HOST")),
@@ -225,7 +225,6 @@ mod tests {
         assert_eq!(options.token.as_ref().unwrap(), "geheim");
         assert_eq!(options.lock_delay(Duration::from_secs(30)), Duration::ZERO);
         assert!(!format!("{options:?}").contains("geheim"));
-        assert_eq!(parse("consul", "//tok@h", &[]).unwrap().token.unwrap(), "tok");
         assert_eq!(parse("consul", "//h", &[]).unwrap().port, 8500);
         assert!(parse("consuls", "//h", &[]).unwrap().tls.is_some());
     }
@@ -248,6 +247,7 @@ mod tests {
             ("consul", "//a,b", &[]),
             ("consul", "//a b", &[]),
             ("consul", "//ann:geheim@h", &[]),
+            ("consul", "//geheim@h", &[]),
             ("consul", "//:gehe%0aim@h", &[]),
             ("consul", "//h/a//b", &[]),
             ("consul", "//h/../b", &[]),
