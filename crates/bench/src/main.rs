@@ -1,12 +1,15 @@
 //! Benchmarks, each beside the raw floor in the same run: interleaved rounds, medians, ratios.
 //!
-//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis]`; without a name, all of them.
+//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql|etcd|postgres]`; without a name, all of them.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to report")]
 
+mod etcd;
 mod handover;
 mod measure;
 mod memory;
+mod mysql;
+mod postgres;
 mod redis;
 mod renew;
 mod sqlite;
@@ -18,9 +21,13 @@ fn main() {
         ["peer", store] => handover::peer(store),
         ["renew", store] => renew::hold(store),
         ["redis", part] => redis::part(part),
+        ["etcd", part] => etcd::part(part),
+        ["postgres", part] => postgres::part(part),
         [] => {
             header();
-            for part in [memory::run, sqlite::run, handover::run, renew::run, redis::run] {
+            for part in
+                [memory::run, sqlite::run, handover::run, renew::run, redis::run, mysql::run, etcd::run, postgres::run]
+            {
                 part();
             }
         }
@@ -29,7 +36,10 @@ fn main() {
         ["handover"] => handover::run(),
         ["renew"] => renew::run(),
         ["redis"] => redis::run(),
-        _ => println!("usage: bench [memory|sqlite|handover|renew|redis]"),
+        ["mysql"] => mysql::run(),
+        ["etcd"] => etcd::run(),
+        ["postgres"] => postgres::run(),
+        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|mysql|etcd|postgres]"),
     }
 }
 

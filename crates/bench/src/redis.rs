@@ -39,13 +39,13 @@ pub(crate) fn part(name: &str) {
 }
 
 /// Keeps this thread, and whatever it starts from here on, on one core; where that is not allowed, it goes without.
-fn pin(core: usize) {
+pub(crate) fn pin(core: usize) {
     let mut set = CpuSet::new();
     set.set(core % std::thread::available_parallelism().map_or(1, usize::from));
     let _ = sched_setaffinity(None, &set);
 }
 
-fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 

@@ -78,6 +78,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: FenceCommand,
     },
+    /// Set up a store.
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Print a completion script for a shell.
     Completions {
         /// Which shell.
@@ -85,7 +88,7 @@ pub(crate) enum Command {
     },
     /// Print the manual page, of one command if it is named.
     Man {
-        /// run, ls, show, break, fence, completions or man.
+        /// run, ls, show, break, fence, store, completions or man.
         command: Option<String>,
     },
 }
@@ -139,6 +142,19 @@ pub(crate) struct FencePlace {
     /// The database, such as postgres://app@db.internal/shop or sqlite:/srv/app.db.
     #[arg(value_name = "DATABASE")]
     pub(crate) database: Option<String>,
+}
+
+/// What `store` is told.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Make what a store needs, such as tables, with rights that its users need not have.
+    ///
+    /// Does nothing where everything is there, or nothing is needed. Without a URL the store is chosen as everywhere.
+    Init {
+        /// The store, as a role that may create in it.
+        #[arg(conflicts_with = "store")]
+        url: Option<String>,
+    },
 }
 
 /// What `run` is told.
@@ -221,6 +237,7 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Parsed, Failure> {
 /// One sentence instead of clap's paragraph.
 fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
     let is_run = argv.iter().skip(1).any(|a| a == "run");
+    let is_store = argv.iter().skip(1).any(|a| a == "store");
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(s)) => lockkeeper::name::escape(s.as_bytes()),
         Some(ContextValue::Strings(s)) => lockkeeper::name::escape(s.join(", ").as_bytes()),
@@ -228,11 +245,15 @@ fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
     };
     let arg = context(ContextKind::InvalidArg);
     match error.kind() {
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if is_store => {
+            "say what to do with the store: lockkeeper store init [URL]".to_owned()
+        }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             if argv.iter().skip(1).any(|a| a == "fence") {
                 "say what to do with the fence: install, status or reset; see lockkeeper fence --help".to_owned()
             } else {
-                "say what to do: run, ls, show, break, fence, completions or man; see lockkeeper --help".to_owned()
+                "say what to do: run, ls, show, break, fence, store, completions or man; see lockkeeper --help"
+                    .to_owned()
             }
         }
         ErrorKind::MissingRequiredArgument if is_run && arg.contains("<CMD>") => {
@@ -248,8 +269,10 @@ fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
             let word = context(ContextKind::InvalidSubcommand);
             let known = if argv.iter().skip(1).any(|a| a == "fence") {
                 "install, status and reset"
+            } else if is_store {
+                "store init"
             } else {
-                "run, ls, show, break, fence, completions and man"
+                "run, ls, show, break, fence, store, completions and man"
             };
             format!("'{word}' is not a command; known are {known}")
         }

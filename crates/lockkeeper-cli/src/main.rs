@@ -9,7 +9,7 @@ mod exit;
 mod output;
 mod store;
 
-use args::{Command, Parsed};
+use args::{Command, Parsed, StoreCommand};
 use exit::Failure;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -39,6 +39,7 @@ fn carry_out(parsed: Parsed) -> Result<u8, Failure> {
         Command::Completions { shell } => commands::completions::completions(shell).map(|()| 0),
         Command::Fence { command } => on_runtime(commands::fence::fence(command)),
         Command::Man { command } => commands::man::man(command.as_deref()).map(|()| 0),
+        Command::Store(StoreCommand::Init { url }) => on_runtime(commands::store::init(store, url.as_deref())),
         Command::Run(args) => on_runtime(commands::run::run(store, args)),
         Command::Ls { prefix, json } => on_runtime(commands::ls::ls(store, prefix, json)),
         Command::Show { name, json } => on_runtime(commands::show::show(store, &name, json)),

@@ -219,7 +219,7 @@ fn wrong_command_lines() {
 #[test]
 fn tls_checks_the_server() {
     let place = Place::new();
-    let mariadb = MariaDbServer::with_tls();
+    let mariadb = MariaDbServer::with_tls_only();
     mariadb.sql("CREATE USER tls@'127.0.0.1' REQUIRE SSL; GRANT ALL ON test.* TO tls@'127.0.0.1'");
     let file = |name: &str| mariadb.dir().join(name).display().to_string();
     let url = mariadb.url().replace("root@", "tls@");

@@ -41,6 +41,10 @@ fn wrong_command_lines() {
         (vec!["show", ""], 64, "1 to 512"),
         (vec!["break", "x"], 64, "--token"),
         (vec!["break", "x", "--token", "abc"], 64, "a token is a whole number"),
+        (vec!["store"], 64, "lockkeeper store init"),
+        (vec!["store", "dance"], 64, "known are store init"),
+        (vec!["store", "init", "a:", "--store", "b:"], 64, "cannot be used together with"),
+        (vec!["store", "init", "what"], 78, "begins with its scheme"),
         (vec!["completions", "cobol"], 64, "is not one of bash"),
         (vec!["man", "dance"], 64, "'dance' is not a command"),
     ] {

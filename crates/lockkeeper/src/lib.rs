@@ -23,8 +23,10 @@
 //! | memory | `memory:[NAME]` | always on | one process | max(previous + 1, wall clock µs) |
 //! | SQLite | `sqlite:PATH` | `sqlite` | one machine | max(previous + 1, wall clock µs) |
 //! | Redis, Valkey | `redis://HOST` | `redis` | many machines | max(previous + 1, server clock µs) |
-//! | Consul | `consul://HOST` | `consul` | many machines | index of the transaction |
+//! | PostgreSQL | `postgres://HOST/DATABASE` | `postgres` | many machines | max(previous + 1, server clock µs) |
 //! | Redlock | `redlock://HOST,HOST,HOST` | `redlock` | many machines | proposed, confirmed by a majority |
+//! | etcd | `etcd://HOST,HOST,HOST` | `etcd` | many machines | revision |
+//! | Consul | `consul://HOST` | `consul` | many machines | index of the transaction |
 //!
 //! What a lock can and cannot promise is in `docs/safety.md`; how to write a store of your own in
 //! `docs/custom-store.md`.
@@ -52,6 +54,8 @@ pub mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod token;
+#[cfg(any(feature = "postgres", feature = "transaction-tokio-postgres-0_7"))]
+pub mod transaction;
 mod url;
 
 pub use engine::Leftover;

@@ -8,9 +8,9 @@ use crate::stores::memory::MemoryStore;
 use std::sync::Arc;
 
 /// Every scheme of this version.
-const SCHEMES: &str = "memory:[NAME], sqlite:PATH, redis://HOST, rediss://HOST, \
-    redis+sentinel://HOSTS/NAME, redis+cluster://HOSTS, redlock://HOSTS, \
-    consul://HOST, consuls://HOST";
+const SCHEMES: &str = "memory:[NAME], sqlite:PATH, redis://HOST, rediss://HOST, redis+sentinel://HOSTS/NAME, \
+    redis+cluster://HOSTS, redlock://HOSTS, mysql://HOST/DATABASE, etcd://HOSTS, etcds://HOSTS, \
+    postgres://HOST/DATABASE, consul://HOST, consuls://HOST";
 
 /// A URL taken apart; decoded.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) struct Parts {
     pub(crate) place: String,
     /// As written: what has several parts must be split before it is decoded.
     #[cfg_attr(
-        not(any(feature = "redis", feature = "consul")),
+        not(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis")),
         allow(dead_code, reason = "only stores with a login need it")
     )]
     pub(crate) raw_place: String,
@@ -49,6 +49,9 @@ pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Store>> {
         }
         "redlock" => open_redlock(parts).await,
         "consul" | "consuls" => open_consul(parts).await,
+        "mysql" | "mariadb" => open_mysql(parts).await,
+        "etcd" | "etcds" => open_etcd(parts).await,
+        "postgres" | "postgresql" => open_postgres(parts).await,
         other => Err(Error::invalid_config(format!(
             "'{}' is not a store this version knows; known are {SCHEMES}",
             safe(other)
@@ -126,6 +129,45 @@ async fn open_consul(parts: Parts) -> Result<Arc<dyn Store>> {
     Err(Error::unsupported(format!(
         "{scheme}: is not part of this build; turn on the feature 'consul' of the lockkeeper crate"
     )))
+}
+
+#[cfg(feature = "mysql")]
+async fn open_mysql(parts: Parts) -> Result<Arc<dyn Store>> {
+    crate::stores::mysql::open(&parts.raw_place, &parts.options).await
+}
+
+#[cfg(not(feature = "mysql"))]
+async fn open_mysql(parts: Parts) -> Result<Arc<dyn Store>> {
+    let scheme = parts.scheme;
+    Err(Error::unsupported(format!(
+        "{scheme}: is not part of this build; turn on the feature 'mysql' of the lockkeeper crate"
+    )))
+}
+
+#[cfg(feature = "etcd")]
+async fn open_etcd(parts: Parts) -> Result<Arc<dyn Store>> {
+    use crate::stores::etcd::EtcdStore;
+    Ok(Arc::new(EtcdStore::from_parts(&parts.scheme, &parts.raw_place, &parts.options).await?))
+}
+
+#[cfg(not(feature = "etcd"))]
+async fn open_etcd(parts: Parts) -> Result<Arc<dyn Store>> {
+    let scheme = parts.scheme;
+    Err(Error::unsupported(format!(
+        "{scheme}: is not part of this build; turn on the feature 'etcd' of the lockkeeper crate"
+    )))
+}
+
+#[cfg(feature = "postgres")]
+async fn open_postgres(parts: Parts) -> Result<Arc<dyn Store>> {
+    crate::stores::postgres::open(&parts.raw_place, &parts.options).await
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn open_postgres(_: Parts) -> Result<Arc<dyn Store>> {
+    Err(Error::unsupported(
+        "postgres: is not part of this build; turn on the feature 'postgres' of the lockkeeper crate",
+    ))
 }
 
 pub(crate) fn parse(url: &str) -> Result<Parts> {

@@ -39,6 +39,29 @@ conformance_suite!(redlock, redlock_servers::Majority::of(3));
 #[cfg(feature = "redlock")]
 conformance_suite!(redlock_of_five, redlock_servers::Majority::of(5));
 
+#[cfg(feature = "mysql")]
+conformance_suite!(mysql, mysql_servers::At::new(""));
+#[cfg(feature = "mysql")]
+conformance_suite!(mysql_shedlock, mysql_servers::At::new("?layout=shedlock"));
+
+#[cfg(feature = "mysql")]
+conformance_suite!(mysql_get_lock, mysql_servers::At::new("?mode=get_lock"));
+
+#[cfg(feature = "etcd")]
+conformance_suite!(etcd, etcd_servers::Single::new());
+#[cfg(feature = "etcd")]
+conformance_suite!(etcd_cluster, etcd_servers::Cluster);
+
+#[cfg(feature = "postgres")]
+conformance_suite!(postgres, postgres_servers::Single::new(""));
+#[cfg(feature = "postgres")]
+conformance_suite!(postgres_advisory, postgres_servers::Single::new("?mode=advisory"));
+#[cfg(feature = "postgres")]
+conformance_suite!(postgres_pooled, postgres_servers::Pooled);
+
+#[cfg(feature = "postgres")]
+conformance_suite!(postgres_shedlock, postgres_servers::Single::new("?layout=shedlock"));
+
 /// What every store that is built in leaves out. One line for each suite above.
 async fn skips() -> Vec<page::Skips> {
     Vec::from([
@@ -53,6 +76,20 @@ async fn skips() -> Vec<page::Skips> {
         ("redis with layout=python-redis-lock", redis_python_redis_lock::skips().await),
         #[cfg(feature = "redlock")]
         ("redlock", redlock::skips().await),
+        #[cfg(feature = "postgres")]
+        ("postgres", postgres::skips().await),
+        #[cfg(feature = "postgres")]
+        ("postgres_advisory", postgres_advisory::skips().await),
+        #[cfg(feature = "postgres")]
+        ("postgres_shedlock", postgres_shedlock::skips().await),
+        #[cfg(feature = "mysql")]
+        ("mysql", mysql::skips().await),
+        #[cfg(feature = "mysql")]
+        ("mysql_get_lock", mysql_get_lock::skips().await),
+        #[cfg(feature = "mysql")]
+        ("mysql_shedlock", mysql_shedlock::skips().await),
+        #[cfg(feature = "etcd")]
+        ("etcd", etcd::skips().await),
     ])
 }
 
@@ -187,6 +224,196 @@ mod redlock_servers {
     }
 }
 
+#[cfg(feature = "mysql")]
+mod mysql_servers {
+    use lockkeeper::Store;
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
+    use std::sync::{Arc, LazyLock, Mutex};
+    use testkit::MariaDbServer;
+
+    /// One server for all cases but those that restart it: starting one takes seconds.
+    static SHARED: LazyLock<&'static MariaDbServer> = LazyLock::new(|| MariaDbServer::new().share());
+
+    /// The store with these options, on the shared server or on one of its own.
+    pub(crate) struct At(&'static str, Option<Mutex<MariaDbServer>>);
+
+    impl At {
+        pub(crate) fn new(options: &'static str) -> Self {
+            // The harness names threads after tests; where it does not, every case gets a server of its own.
+            let shares = |name: &str| name != "main" && !name.contains("restart");
+            let own = !std::thread::current().name().is_some_and(shares);
+            Self(options, own.then(|| MariaDbServer::new().into()))
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for At {
+        async fn open(&self) -> Arc<dyn Store> {
+            let url = match &self.1 {
+                Some(own) => own.lock().expect("no case panics here").url(),
+                None => SHARED.url(),
+            };
+            let url = format!("{url}{}", self.0);
+            if url.contains("get_lock") {
+                return Arc::new(GetLockStore::connect(&url).await.expect("connected"));
+            }
+            Arc::new(MysqlStore::connect(&url).await.expect("connected"))
+        }
+
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {
+                let mut server = self.1.as_ref().expect("a case that restarts is named so").lock().expect("no panic");
+                server.kill();
+                server.start();
+            }))
+        }
+    }
+}
+
+#[cfg(feature = "etcd")]
+mod etcd_servers {
+    use lockkeeper::Store;
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::etcd::EtcdStore;
+    use std::sync::{Arc, LazyLock, Mutex};
+    use testkit::{EtcdCluster, EtcdServer};
+
+    async fn connect(url: &str) -> Arc<dyn Store> {
+        Arc::new(EtcdStore::connect(url).await.expect("connected"))
+    }
+
+    /// A server of each case's own, which can be restarted.
+    pub(crate) struct Single(Mutex<EtcdServer>);
+
+    impl Single {
+        pub(crate) fn new() -> Self {
+            Self(EtcdServer::new().into())
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for Single {
+        async fn open(&self) -> Arc<dyn Store> {
+            let url = self.0.lock().expect("no case panics here").url();
+            connect(&url).await
+        }
+
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {
+                let mut server = self.0.lock().expect("no case panics here");
+                server.kill();
+                server.start();
+            }))
+        }
+    }
+
+    /// Three servers that all cases share.
+    pub(crate) struct Cluster;
+
+    static SHARED: LazyLock<String> = LazyLock::new(|| EtcdCluster::new().share().url());
+
+    #[async_trait::async_trait]
+    impl Subject for Cluster {
+        async fn open(&self) -> Arc<dyn Store> {
+            connect(&SHARED).await
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod postgres_servers {
+    use lockkeeper::Store;
+    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::stores::postgres::PostgresStore;
+    use lockkeeper::stores::postgres::advisory::AdvisoryStore;
+    use lockkeeper::stores::postgres::shedlock::ShedLockStore;
+    use std::sync::{Arc, Condvar, LazyLock, Mutex};
+    use testkit::{PgBouncer, PostgresServer};
+
+    /// One server for all cases: a start takes longer than most of them. It is restarted when every case that runs has
+    /// asked for that; until then no further case begins.
+    struct Shared {
+        server: PostgresServer,
+        running: u32,
+        asking: u32,
+        restarts: u64,
+    }
+
+    static SHARED: LazyLock<Mutex<Shared>> = LazyLock::new(|| {
+        let server = PostgresServer::with(&["max_connections=400"]);
+        server.end_with_us();
+        Mutex::new(Shared { server, running: 0, asking: 0, restarts: 0 })
+    });
+    static CHANGED: Condvar = Condvar::new();
+
+    /// One of the kinds of lock on that server: what the URL adds.
+    pub(crate) struct Single(&'static str);
+
+    impl Single {
+        pub(crate) fn new(kind: &'static str) -> Self {
+            let mut shared = SHARED.lock().expect("no case panics here");
+            while shared.asking > 0 {
+                shared = CHANGED.wait(shared).expect("no case panics here");
+            }
+            shared.running += 1;
+            Self(kind)
+        }
+    }
+
+    impl Drop for Single {
+        fn drop(&mut self) {
+            SHARED.lock().expect("no case panics here").running -= 1;
+            CHANGED.notify_all();
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for Single {
+        async fn open(&self) -> Arc<dyn Store> {
+            let url = SHARED.lock().expect("no case panics here").server.url() + self.0;
+            match self.0 {
+                "?mode=advisory" => Arc::new(AdvisoryStore::connect(&url).await.expect("connected")),
+                "?layout=shedlock" => Arc::new(ShedLockStore::connect(&url).await.expect("connected")),
+                _ => Arc::new(PostgresStore::connect(&url).await.expect("connected")),
+            }
+        }
+
+        fn restart(&self) -> Option<Hook<'_>> {
+            Some(Box::pin(async {
+                let mut shared = SHARED.lock().expect("no case panics here");
+                shared.asking += 1;
+                CHANGED.notify_all();
+                let before = shared.restarts;
+                while shared.restarts == before {
+                    if shared.asking == shared.running {
+                        shared.server.kill();
+                        shared.server.start();
+                        shared.restarts += 1;
+                        CHANGED.notify_all();
+                    } else {
+                        shared = CHANGED.wait(shared).expect("no case panics here");
+                    }
+                }
+                shared.asking -= 1;
+                CHANGED.notify_all();
+            }))
+        }
+    }
+
+    /// Behind a pooler with few connections to a server of its own.
+    pub(crate) struct Pooled;
+
+    static POOLED: LazyLock<String> = LazyLock::new(|| PgBouncer::new(PostgresServer::new().share(), 8).share().url());
+
+    #[async_trait::async_trait]
+    impl Subject for Pooled {
+        async fn open(&self) -> Arc<dyn Store> {
+            Arc::new(PostgresStore::connect(&POOLED).await.expect("connected"))
+        }
+    }
+}
+
 #[tokio::test]
 async fn every_skip_is_written_down() {
     page::check(&skips().await);
@@ -197,7 +424,7 @@ fn stores() -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/stores");
     let paths = std::fs::read_dir(folder).expect("src/stores").map(|entry| entry.expect("an entry").path());
     let stems = paths.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
-    stems.filter(|name| !["mod", "slot"].contains(&name.as_str())).collect()
+    stems.filter(|name| !["mod", "slot", "shedlock"].contains(&name.as_str())).collect()
 }
 
 #[test]

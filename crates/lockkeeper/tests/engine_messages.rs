@@ -6,7 +6,7 @@ use common::odd::Odd;
 use common::{Bench, Probe, TTL, empty, ms, now, real, secs, until};
 use lockkeeper::store::Event;
 use lockkeeper::stores::memory::MemoryStore;
-use lockkeeper::testing::Op;
+use lockkeeper::testing::{Faults, Op};
 use lockkeeper::{ErrorKind, Keeper, LossReason, State};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -378,4 +378,25 @@ fn a_session_that_ended_loses_its_guards_and_sends_its_waiters_back_in_line() {
     now(held.release()).unwrap();
     bench.clock.advance(Duration::from_secs(11)); // its old entry, if it is still there, ends within w
     assert!(waiting.finish().is_ok());
+}
+
+#[test]
+fn a_session_that_ends_while_a_grant_is_on_its_way_ends_that_grant_too() {
+    let bench = Bench::new();
+    let odd = Arc::new(Odd::new(bench.store.share()));
+    let (faults, store) = Faults::wrap(odd.clone());
+    let keeper = now(Keeper::builder_for(store).clock(&bench.clock).connect()).unwrap();
+    faults.hold_reply(Op::Acquire);
+    let lock = keeper.lock("x");
+    let mut asking = Probe::new(lock.acquire());
+    asking.pend();
+    until("granted by the store", || faults.done(Op::Acquire) == 1);
+    let first = bench.record("x").unwrap().holders[0].token.unwrap();
+    odd.say(Event::SessionLost);
+    bench.settle();
+    faults.let_go(Op::Acquire);
+    let guard = asking.finish().unwrap();
+    assert!(guard.token() > first, "the grant of the ended session was handed out");
+    bench.settle();
+    assert_eq!((guard.state(), bench.record("x").unwrap().holders.len()), (State::Held, 1));
 }

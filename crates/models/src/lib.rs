@@ -5,6 +5,7 @@ pub mod deadline;
 pub mod fenced;
 pub mod handover;
 pub mod redlock;
+pub mod session;
 
 use lockkeeper::clock::Stamp;
 use lockkeeper::store::Claim;

@@ -3,6 +3,7 @@
 
 mod certificates;
 mod consul;
+mod etcd;
 mod mariadb;
 mod postgres;
 mod process;
@@ -14,8 +15,9 @@ mod temp;
 
 pub use certificates::{Certificates, certificates};
 pub use consul::{CONSUL_MANAGEMENT, ConsulServer};
+pub use etcd::{EtcdCluster, EtcdServer};
 pub use mariadb::MariaDbServer;
-pub use postgres::PostgresServer;
+pub use postgres::{PgBouncer, PgPair, PostgresServer};
 pub use process::{Ended, Proc};
 pub use proxy::Proxy;
 pub use pty::Pty;

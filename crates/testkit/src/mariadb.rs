@@ -1,5 +1,7 @@
 //! A real MariaDB server on a free loopback port.
 
+use crate::certificates;
+use crate::redis::{end_with_us, make_clock, step_clock, use_clock};
 use crate::{Proc, SOON, Signal, TempDir, eventually, free_port};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,20 +29,45 @@ impl MariaDbServer {
     /// Starts one.
     #[allow(clippy::new_without_default, reason = "it starts a process: not a value to have by default")]
     pub fn new() -> Self {
-        Self::begin(TempDir::new(), &[])
+        Self::with(&[])
     }
 
-    /// Starts one that takes logins over TCP with TLS only. Its directory has `ca.crt`, and `other.crt` of another
-    /// authority.
+    /// Starts one that offers TLS. Its directory has `ca.crt`, and `other.crt` of another authority.
     pub fn with_tls() -> Self {
-        let dir = TempDir::new();
-        crate::certificates(&dir);
-        let file = |option: &str, file: &str| format!("--{option}={}", dir.join(file).display());
-        let options = [file("ssl-ca", "ca.crt"), file("ssl-cert", "server.crt"), file("ssl-key", "server.key")];
-        Self::begin(dir, &[options.as_slice(), &["--require-secure-transport=on".to_owned()]].concat())
+        Self::tls(&[])
     }
 
-    fn begin(dir: TempDir, options: &[String]) -> Self {
+    /// The same, for logins over TCP with TLS only.
+    pub fn with_tls_only() -> Self {
+        Self::tls(&["--require-secure-transport=on".to_owned()])
+    }
+
+    fn tls(more: &[String]) -> Self {
+        let dir = TempDir::new();
+        certificates(&dir);
+        let file = |(key, file): (&str, &str)| format!("--ssl-{key}={}", dir.join(file).display());
+        let options = [("ca", "ca.crt"), ("cert", "server.crt"), ("key", "server.key")].map(file);
+        Self::begin([&options, more].concat(), dir)
+    }
+
+    /// Starts one whose clock can be stepped.
+    pub fn with_clock() -> Self {
+        let dir = TempDir::new();
+        make_clock(&dir);
+        Self::begin(Vec::new(), dir)
+    }
+
+    /// Sets its clock off by so many seconds from the real one.
+    pub fn step_clock(&self, seconds: i64) {
+        step_clock(&self.dir, seconds);
+    }
+
+    /// Starts one with more options, such as `["--max-connections=10"]`.
+    pub fn with(options: &[&str]) -> Self {
+        Self::begin(options.iter().map(|o| (*o).to_owned()).collect(), TempDir::new())
+    }
+
+    fn begin(options: Vec<String>, dir: TempDir) -> Self {
         let mut install = installed("mariadb-install-db");
         install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
         install.arg(format!("--datadir={}", dir.join("data").display()));
@@ -53,7 +80,7 @@ impl MariaDbServer {
             let owned = Command::new("chown").args(["-R", "mysql"]).arg(dir.path()).status();
             assert!(owned.is_ok_and(|s| s.success()), "there is a user mysql: apt-get install mariadb-server");
         }
-        let mut server = Self { process: None, port: 0, options: options.to_vec(), dir };
+        let mut server = Self { process: None, port: 0, options, dir };
         for _ in 0..5 {
             server.port = free_port();
             if server.try_start() {
@@ -76,7 +103,9 @@ impl MariaDbServer {
         if rustix::process::geteuid().is_root() {
             command.arg("--user=mysql");
         }
-        self.process = Some(Proc::start(command.args(&self.options)));
+        command.args(&self.options);
+        use_clock(&self.dir, &mut command);
+        self.process = Some(Proc::start(&mut command));
         let end = Instant::now() + SOON;
         while Instant::now() < end {
             if self.process.as_mut().is_none_or(|p| !p.is_running()) {
@@ -103,6 +132,12 @@ impl MariaDbServer {
     /// Its directory.
     pub fn dir(&self) -> &TempDir {
         &self.dir
+    }
+
+    /// Keeps it for the rest of this process, for tests that share one; it ends when the process does.
+    pub fn share(self) -> &'static Self {
+        end_with_us(&[self.pid()], &[self.dir.path()]);
+        Box::leak(Box::new(self))
     }
 
     /// Its process id.

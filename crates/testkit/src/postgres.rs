@@ -1,70 +1,153 @@
-//! A real PostgreSQL server on a free loopback port.
+//! Real PostgreSQL servers on free loopback ports, and what stands beside them: a standby, a PgBouncer.
 
-use crate::{Proc, SOON, Signal, TempDir, free_port};
-use std::path::PathBuf;
+use crate::certificates;
+use crate::redis::{end_with_us, free_port, listens, make_clock, step_clock, use_clock};
+use crate::{Proc, SOON, Signal, TempDir, eventually};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// A PostgreSQL server of a test's own; stopped when dropped. Its user is `postgres`, without a password.
+/// A `postgres` of a test's own; killed when dropped. Its superuser is `postgres`, without a password.
 #[derive(Debug)]
 pub struct PostgresServer {
     process: Option<Proc>,
     port: u16,
+    options: Vec<String>,
     dir: TempDir,
 }
 
-/// A program of the newest server that is installed.
-fn program(name: &str) -> PathBuf {
+/// Where Debian puts the programs; `POSTGRES_BIN` names another place.
+static BIN: LazyLock<PathBuf> = LazyLock::new(|| {
+    if let Some(dir) = std::env::var_os("POSTGRES_BIN") {
+        return dir.into();
+    }
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let newest = versions.filter_map(|v| v.file_name().to_str()?.parse::<u32>().ok()).max();
-    let newest = newest.expect("PostgreSQL is not installed: apt-get install postgresql");
-    PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin/{name}"))
+    let newest = versions.map(|entry| entry.path().join("bin")).filter(|dir| dir.join("postgres").exists()).max();
+    newest.expect("PostgreSQL is not installed: apt-get install postgresql")
+});
+
+/// A fresh cluster, made once and copied for every server: making one takes seconds.
+static TEMPLATE: LazyLock<TempDir> = LazyLock::new(|| {
+    let dir = TempDir::new();
+    give_away(dir.path());
+    let mut command = program("initdb");
+    command.args(["--auth=trust", "--username=postgres", "--no-sync", "--encoding=UTF8", "--locale=C", "-D"]);
+    let made = Proc::start(command.arg(dir.join("data"))).wait();
+    assert_eq!(made.code, Some(0), "initdb: {}", made.stderr);
+    end_with_us(&[], &[dir.path()]);
+    dir
+});
+
+/// A program of PostgreSQL, which refuses to run as root.
+fn program(name: &str) -> Command {
+    as_postgres(&BIN.join(name))
 }
 
-/// A server refuses to run as root.
-fn unprivileged(name: &str) -> Command {
+fn as_postgres(program: &Path) -> Command {
     if !rustix::process::geteuid().is_root() {
-        return Command::new(program(name));
+        return Command::new(program);
     }
     let mut command = Command::new("setpriv");
-    command.args(["--reuid=postgres", "--regid=postgres", "--init-groups"]).arg(program(name));
+    command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "--"]).arg(program);
     command
 }
 
+/// Lets the user `postgres` have a directory and what is in it.
+fn give_away(dir: &Path) {
+    if rustix::process::geteuid().is_root() {
+        let given = Command::new("chown").args(["-R", "postgres:postgres"]).arg(dir).status();
+        assert!(given.is_ok_and(|status| status.success()), "the user postgres: apt-get install postgresql");
+    }
+}
+
 impl PostgresServer {
-    /// Starts one.
+    /// Starts one that does not wait for the disk.
     #[allow(clippy::new_without_default, reason = "it starts a process: not a value to have by default")]
     pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts one with more settings, such as `["max_connections=10"]`.
+    pub fn with(settings: &[&str]) -> Self {
+        Self::begin(TempDir::new(), settings, None)
+    }
+
+    /// Starts one that speaks TLS. Its directory has `ca.crt`, `client.crt` and `client.key`, and `other.crt` of another
+    /// authority; host-based rules are those of `hba`.
+    pub fn with_tls(hba: &str) -> Self {
         let dir = TempDir::new();
-        if rustix::process::geteuid().is_root() {
-            let owned = Command::new("chown").arg("postgres").arg(dir.path()).status();
-            assert!(owned.is_ok_and(|s| s.success()), "there is a user postgres: apt-get install postgresql");
+        certificates(&dir);
+        let file = |name: &str| dir.join(name).display().to_string();
+        let settings = [
+            "ssl=on".to_owned(),
+            format!("ssl_cert_file={}", file("server.crt")),
+            format!("ssl_key_file={}", file("server.key")),
+            format!("ssl_ca_file={}", file("ca.crt")),
+            format!("hba_file={}", dir.write("hba", hba).display()),
+        ];
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        Self::begin(dir, &settings, None)
+    }
+
+    /// Starts one whose clock can be stepped.
+    pub fn with_clock() -> Self {
+        let dir = TempDir::new();
+        make_clock(&dir);
+        Self::begin(dir, &[], None)
+    }
+
+    /// Sets its clock off by so many seconds from the real one.
+    pub fn step_clock(&self, seconds: i64) {
+        step_clock(&self.dir, seconds);
+    }
+
+    /// Starts a standby of `primary`, in step with it.
+    fn standby_of(primary: &Self) -> Self {
+        let dir = TempDir::new();
+        give_away(dir.path());
+        let mut command = program("pg_basebackup");
+        command.args(["-h", "127.0.0.1", "-p", &primary.port.to_string(), "-U", "postgres", "--no-sync"]);
+        let made = Proc::start(command.args(["--checkpoint=fast", "-R", "-D"]).arg(dir.join("data"))).wait();
+        assert_eq!(made.code, Some(0), "pg_basebackup: {}", made.stderr);
+        Self::begin(dir, &[], Some(()))
+    }
+
+    fn begin(dir: TempDir, settings: &[&str], copied: Option<()>) -> Self {
+        if copied.is_none() {
+            let copy = Command::new("cp").arg("-a").arg(TEMPLATE.join("data")).arg(dir.join("data")).status();
+            assert!(copy.is_ok_and(|status| status.success()), "cp copies the cluster");
         }
-        let mut initdb = unprivileged("initdb");
-        initdb.current_dir(dir.path()).args(["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "-D", "data"]);
-        let made = Proc::start(&mut initdb).wait_for(SOON * 2);
-        assert_eq!(made.code, Some(0), "initdb: {}", made.stderr);
-        let mut server = Self { process: None, port: 0, dir };
+        give_away(dir.path());
+        let settings = settings.iter().flat_map(|setting| ["-c".to_owned(), (*setting).to_owned()]).collect();
+        let mut server = Self { process: None, port: free_port(), options: settings, dir };
+        // Somebody else may take the port first; another one is as good.
         for _ in 0..5 {
-            server.port = free_port();
             if server.try_start() {
                 return server;
             }
+            server.port = free_port();
         }
         panic!("postgres does not start: {:?}", server.process.take().map(Proc::wait));
     }
 
     fn try_start(&mut self) -> bool {
-        let mut command = unprivileged("postgres");
-        command.current_dir(self.dir.path()).args(["-D", "data", "-k", ".", "-p", &self.port.to_string()]);
-        command.args(["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]);
-        self.process = Some(Proc::start(&mut command));
+        let mut command = program("postgres");
+        command.arg("-D").arg(self.dir.join("data")).args(["-p", &self.port.to_string()]);
+        let sockets = format!("unix_socket_directories={}", self.dir.path().display());
+        for setting in ["listen_addresses=127.0.0.1,127.0.0.2", &sockets, "fsync=off", "log_min_messages=warning"] {
+            command.args(["-c", setting]);
+        }
+        use_clock(&self.dir, &mut command);
+        self.process = Some(Proc::start(command.args(&self.options)));
         let end = Instant::now() + SOON;
         while Instant::now() < end {
             if self.process.as_mut().is_none_or(|p| !p.is_running()) {
                 return false;
             }
-            if self.run("SELECT 1").is_some() {
+            let asked = program("pg_isready").args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]).status();
+            if asked.is_ok_and(|status| status.success()) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -77,9 +160,14 @@ impl PostgresServer {
         self.port
     }
 
-    /// Its URL, with user and database.
+    /// Its URL, as the superuser.
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &TempDir {
+        &self.dir
     }
 
     /// Its process id.
@@ -87,29 +175,189 @@ impl PostgresServer {
         self.process.as_ref().map_or(0, Proc::pid)
     }
 
-    /// What `psql` prints for statements: rows only, columns separated by `|`.
-    pub fn sql(&self, sql: &str) -> String {
-        self.run(sql).unwrap_or_else(|| panic!("psql fails: {sql}"))
+    /// What `psql` prints for a command: fields separated by `|`.
+    pub fn sql(&self, text: &str) -> String {
+        self.try_sql(text).unwrap_or_else(|error| panic!("psql {text:?}: {error}"))
     }
 
-    fn run(&self, sql: &str) -> Option<String> {
-        let mut command = Command::new("psql");
-        command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-U", "postgres"]);
-        command.args(["-p", &self.port.to_string(), "-d", "postgres", "-c", sql]);
-        let output = command.stdin(Stdio::null()).output().expect("psql runs: apt-get install postgresql-client");
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+    /// The same, or what it complains about.
+    ///
+    /// # Errors
+    /// The server's own words.
+    pub fn try_sql(&self, text: &str) -> Result<String, String> {
+        let mut command = Command::new(BIN.join("psql"));
+        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres", "-qXAt"]);
+        // By its input, so that each statement is a transaction.
+        command.args(["-v", "ON_ERROR_STOP=1", "-f", "-"]).stdin(Stdio::piped());
+        let mut psql = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("psql runs");
+        psql.stdin.take().expect("piped").write_all(text.as_bytes()).expect("psql reads");
+        let output = psql.wait_with_output().expect("psql ends");
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    /// Ends all connections of clients but our own, as an administrator would.
+    pub fn cut(&self) {
+        self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lockkeeper'");
+    }
+
+    /// Kills it with its children, as a power cut would.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.signal(Signal::QUIT);
+            // SIGQUIT: children are killed, nothing is flushed; recovery follows at the next start.
+            eventually(SOON, "the server is gone", || !process.is_running());
+        }
+    }
+
+    /// Starts it again on its port and directory.
+    pub fn start(&mut self) {
+        eventually(SOON, "the server starts again", || self.try_start());
+    }
+
+    /// Freezes it with all its children: connections stay open and nothing answers.
+    pub fn pause(&self) {
+        self.each(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.each(Signal::CONT);
+    }
+
+    fn each(&self, signal: Signal) {
+        let pid = self.pid();
+        crate::signal(pid, signal);
+        let listed = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        listed.split_whitespace().filter_map(|child| child.parse().ok()).for_each(|child| crate::signal(child, signal));
+    }
+
+    /// Keeps it for the rest of this process, for tests that share one; it ends when the process does.
+    pub fn share(self) -> &'static Self {
+        self.end_with_us();
+        Box::leak(Box::new(self))
+    }
+
+    /// Sees to it that the server, restarted or not, ends when this process does, however that happens.
+    pub fn end_with_us(&self) {
+        // The file names the process that runs now; -QUIT takes its children along.
+        let script = "trap '' INT TERM HUP; cat >/dev/null
+            pid=$(head -n 1 \"$1/data/postmaster.pid\") && kill -QUIT $pid && while kill -0 $pid; do sleep 0.05; done
+            rm -rf \"$1\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(self.dir.path());
+        let watchdog = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        // Its input stays open as long as this process lives.
+        std::mem::forget(watchdog.expect("a shell"));
     }
 }
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
-        if let Some(process) = &mut self.process {
-            // In order, so that its processes are gone before its directory.
-            process.signal(Signal::INT);
-            let end = Instant::now() + Duration::from_secs(5);
-            while process.is_running() && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(5));
+        self.resume();
+        self.kill();
+    }
+}
+
+/// A primary and a standby that streams from it.
+#[derive(Debug)]
+pub struct PgPair {
+    /// The primary.
+    pub primary: PostgresServer,
+    /// The standby.
+    pub standby: PostgresServer,
+}
+
+impl PgPair {
+    /// Starts both and waits until the standby is in step.
+    #[allow(clippy::new_without_default, reason = "it starts processes: not a value to have by default")]
+    pub fn new() -> Self {
+        let primary = PostgresServer::new();
+        let standby = PostgresServer::standby_of(&primary);
+        let pair = Self { primary, standby };
+        pair.in_step();
+        pair
+    }
+
+    /// Waits until the standby has all that the primary has.
+    pub fn in_step(&self) {
+        eventually(SOON, "the standby streams", || {
+            self.primary.sql("SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()") == "1"
+        });
+    }
+
+    /// Both, as one URL.
+    pub fn url(&self) -> String {
+        let (a, b) = (self.primary.port, self.standby.port);
+        format!("postgres://postgres@127.0.0.1:{a},127.0.0.1:{b}/postgres")
+    }
+
+    /// Stops the standby from receiving, so that what is written from now on is lost with the primary.
+    pub fn fall_behind(&self) {
+        self.standby.sql("ALTER SYSTEM SET primary_conninfo = ''; SELECT pg_reload_conf()");
+        eventually(SOON, "the standby no longer streams", || {
+            self.primary.sql("SELECT count(*) FROM pg_stat_replication") == "0"
+        });
+    }
+
+    /// Makes the standby the primary.
+    pub fn promote(&self) {
+        self.standby.sql("SELECT pg_promote(true, 30)");
+    }
+}
+
+/// A PgBouncer before a server, giving a server connection to each transaction.
+#[derive(Debug)]
+pub struct PgBouncer {
+    process: Option<Proc>,
+    port: u16,
+    dir: TempDir,
+}
+
+impl PgBouncer {
+    /// Starts one with `size` connections to the server.
+    pub fn new(server: &PostgresServer, size: u32) -> Self {
+        let dir = TempDir::new();
+        let users = dir.write("users", "\"postgres\" \"\"\n");
+        let mut bouncer = Self { process: None, port: 0, dir };
+        for _ in 0..5 {
+            bouncer.port = free_port();
+            let config = format!(
+                "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\n\
+                 unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = transaction\n\
+                 default_pool_size = {size}\nmax_client_conn = 1000\n",
+                server.port,
+                bouncer.port,
+                users.display(),
+            );
+            let file = bouncer.dir.write("pgbouncer.ini", &config);
+            give_away(bouncer.dir.path());
+            let found = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().map(Path::new).find(|p| p.exists());
+            let found = found.expect("PgBouncer is not installed: apt-get install pgbouncer");
+            let mut process = Proc::start(as_postgres(found).arg(file));
+            eventually(SOON, "PgBouncer starts or fails", || {
+                process.stderr().contains("process up") || !process.is_running()
+            });
+            if process.is_running() {
+                listens(bouncer.port);
+                bouncer.process = Some(process);
+                return bouncer;
             }
         }
+        panic!("PgBouncer does not start");
+    }
+
+    /// The URL of a server behind it.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Keeps it for the rest of this process.
+    pub fn share(self) -> &'static Self {
+        end_with_us(&[self.process.as_ref().map_or(0, Proc::pid)], &[self.dir.path()]);
+        Box::leak(Box::new(self))
     }
 }

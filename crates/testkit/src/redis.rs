@@ -25,6 +25,31 @@ const CLOCK: &str = "clock";
 /// What makes it so.
 const SHIM: &str = "clock_shim.so";
 
+/// Makes a clock that can be stepped, in the directory of the server that is to use it.
+pub(crate) fn make_clock(dir: &TempDir) {
+    std::fs::write(dir.join(CLOCK), [0; 8]).expect("the directory is ours");
+    let source = dir.write("clock_shim.c", include_str!("clock_shim.c"));
+    let mut compile = Command::new("cc");
+    let made = compile.args(["-shared", "-fPIC", "-O1", "-o"]).arg(dir.join(SHIM)).arg(source).status();
+    assert!(made.is_ok_and(|status| status.success()), "cc makes the clock's shim: apt-get install gcc libc6-dev");
+}
+
+/// Sets the clock in a directory off by so many seconds from the real one.
+pub(crate) fn step_clock(dir: &TempDir, seconds: i64) {
+    // In place: the server has the file mapped.
+    let file = std::fs::OpenOptions::new().write(true).open(dir.join(CLOCK));
+    let written = file.and_then(|mut file| file.write_all(&(seconds * 1_000_000).to_ne_bytes()));
+    written.expect("the server has a clock of its own");
+}
+
+/// Starts a command on the clock of its directory, if there is one.
+pub(crate) fn use_clock(dir: &TempDir, command: &mut Command) {
+    let clock = dir.join(CLOCK);
+    if clock.exists() {
+        command.env("LD_PRELOAD", dir.join(SHIM)).env("CLOCK_OFFSET_FILE", clock);
+    }
+}
+
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("loopback has free ports").port()
@@ -70,20 +95,13 @@ impl RedisServer {
     /// Starts one whose clock can be stepped.
     pub fn with_clock() -> Self {
         let dir = TempDir::new();
-        std::fs::write(dir.join(CLOCK), [0; 8]).expect("the directory is ours");
-        let source = dir.write("clock_shim.c", include_str!("clock_shim.c"));
-        let mut compile = Command::new("cc");
-        let made = compile.args(["-shared", "-fPIC", "-O1", "-o"]).arg(dir.join(SHIM)).arg(source).status();
-        assert!(made.is_ok_and(|status| status.success()), "cc makes the clock's shim: apt-get install gcc libc6-dev");
+        make_clock(&dir);
         Self::begin(Vec::new(), dir, false)
     }
 
     /// Sets its clock off by so many seconds from the real one.
     pub fn step_clock(&self, seconds: i64) {
-        // In place: the server has the file mapped.
-        let file = std::fs::OpenOptions::new().write(true).open(self.dir.join(CLOCK));
-        let written = file.and_then(|mut file| file.write_all(&(seconds * 1_000_000).to_ne_bytes()));
-        written.expect("the server has a clock of its own");
+        step_clock(&self.dir, seconds);
     }
 
     fn begin(options: Vec<String>, dir: TempDir, tls: bool) -> Self {
@@ -109,10 +127,7 @@ impl RedisServer {
         let mut command = program("redis-server");
         command.current_dir(self.dir.path()).args(["--bind", "127.0.0.1", "--save", "", "--dir"]).arg(self.dir.path());
         command.args([if self.tls { "--tls-port" } else { "--port" }, &self.port.to_string()]);
-        let clock = self.dir.join(CLOCK);
-        if clock.exists() {
-            command.env("LD_PRELOAD", self.dir.join(SHIM)).env("CLOCK_OFFSET_FILE", clock);
-        }
+        use_clock(&self.dir, &mut command);
         self.process = Some(Proc::start(command.args(&self.options)));
         let end = Instant::now() + SOON;
         while Instant::now() < end {

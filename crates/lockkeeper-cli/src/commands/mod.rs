@@ -7,3 +7,4 @@ pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod run;
 pub(crate) mod show;
+pub(crate) mod store;

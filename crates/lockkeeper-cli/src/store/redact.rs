@@ -86,6 +86,7 @@ mod tests {
             ("redis://:hunter2@h:6379/0", "redis://@h:6379/0"),
             ("postgres://me:hun/ter2@h/db?mode=lease&password=hunter2", "postgres://me@h/db?mode=lease"),
             ("redlock://u:hunter2@a:1,u:hunter2@b:2", "redlock://u@a:1,u@b:2"),
+            ("etcds://u:hunter2@a:1,b:2?names=native", "etcds://u@a:1,b:2?names=native"),
             ("etcd://h?password_file=/run/p&api_key=hunter2", "etcd://h?password_file=/run/p"),
             ("consul://:hunter2@h:8500/team?token_file=/run/t", "consul://@h:8500/team?token_file=/run/t"),
             ("redis://me:hunt,er2@h:1", "redis://me@h:1"),

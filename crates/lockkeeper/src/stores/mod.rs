@@ -2,10 +2,18 @@
 
 #[cfg(feature = "consul")]
 pub mod consul;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod redlock;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) mod shedlock;
 pub mod slot;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

@@ -137,6 +137,8 @@ pub(crate) struct State {
     waiting: HashMap<HolderId, u64>,
     /// Pushed grants that came before the answer that would have said "wait".
     early: Vec<(HolderId, Grant)>,
+    /// Losses told before the answer that would have said "granted".
+    early_losses: Vec<HolderId>,
     tasks: Keyed<Parked>,
     timers: BTreeSet<(Stamp, u64)>,
     alarms: Keyed<Waker>,
@@ -161,6 +163,7 @@ impl State {
             claims: Keyed::default(),
             waiting: HashMap::new(),
             early: Vec::new(),
+            early_losses: Vec::new(),
             tasks: Keyed::default(),
             timers: BTreeSet::new(),
             alarms: Keyed::default(),

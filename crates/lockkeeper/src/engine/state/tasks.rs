@@ -97,7 +97,15 @@ impl State {
             self.step(name, queue::Input::Answer(key, Answer::Failed), None, now);
             return Some(Turn::Failed(error));
         }
+        let holder = entry.claim.holder;
+        let early_loss = self.early_losses.iter().position(|id| *id == holder);
+        let lost = early_loss.map(|at| self.early_losses.swap_remove(at)).is_some();
         match answer {
+            Ok(Attempt::Granted(_)) if lost => {
+                // Over before it was known here; if the grant is newer than the loss, it is given back all the same.
+                self.end(key, now);
+                self.step(name, queue::Input::Answer(key, Answer::Gone), Some(task), now)
+            }
             Ok(Attempt::Granted(grant)) => {
                 entry.claim.unsettled = entry.doubt;
                 self.grant(key, grant, Some(task), now)

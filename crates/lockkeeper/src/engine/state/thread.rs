@@ -225,7 +225,14 @@ impl State {
         match self.claims.get(&key).map(|e| &e.role) {
             Some(Role::Held { .. }) => self.lose(key, reason, now),
             Some(Role::Waiting(_)) => self.gone(key, now),
-            _ => {}
+            Some(Role::Trying) => {
+                // Its answer is still on its way to its task, and may say "granted".
+                if self.early_losses.len() == EARLY {
+                    self.early_losses.remove(0);
+                }
+                self.early_losses.extend(self.claims.get(&key).map(|e| e.claim.holder));
+            }
+            Some(Role::Ending(_)) | None => {}
         }
     }
 }

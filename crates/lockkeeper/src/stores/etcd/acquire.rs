@@ -1,0 +1,366 @@
+//! Taking a lock, or a place in its line; and the claim that asks again.
+
+use super::core::{ASK_LIMIT, Core, Lease, News, Seat, Watch, limit};
+use super::error::Fault;
+use super::keys::{self, Keys, note_text, token};
+use super::line::{self, COUNTED, Line, few, reads};
+use super::proto::{Compare, KeyValue, Op, Range, Txn};
+use crate::error::{Error, Result};
+use crate::store::{Attempt, Claim, Held, LossReason, Mode};
+use crate::token::Token;
+use std::sync::Arc;
+
+/// How often a permit is tried again because somebody else came in between; each time somebody else has got on.
+const MOST_RACES: u32 = 200;
+
+/// What became of a claim.
+#[derive(Debug)]
+pub(super) enum Asked {
+    Holds(Token),
+    Waits(Held),
+    /// Not free, and the claim does not wait.
+    Refused(Held),
+    /// The claim was there already.
+    Known(KeyValue),
+    /// It has ended.
+    Over(LossReason),
+}
+
+/// What the first transaction of a look does.
+enum Step {
+    Glance,
+    Take,
+    Read,
+}
+
+impl Core {
+    /// `try_acquire` of the contract, for one claim.
+    pub(super) async fn acquire(&self, claim: &Claim) -> Result<Attempt> {
+        let keys = self.keys(&claim.name)?;
+        let mut first = true;
+        loop {
+            let known = self.seat(claim.holder);
+            if known.as_ref().is_some_and(|seat| seat.releasing || seat.lost.is_some()) {
+                return Ok(Attempt::Cancelled);
+            }
+            if let Some(seat) = known.as_ref().filter(|seat| seat.created.is_some()) {
+                return self.ask_again(claim, &keys, seat).await;
+            }
+            let lease = match known {
+                Some(seat) if !seat.lease.has_ended() => seat.lease,
+                _ => self.lease_for(claim.ttl).await?,
+            };
+            let Some(seat) = self.sit(claim, &keys, &lease) else { return Ok(Attempt::Cancelled) };
+            let asked = match claim.mode {
+                Mode::Permit { .. } => self.ask_permit(claim, &keys, &seat).await,
+                _ => self.ask(claim, &keys, &seat).await,
+            };
+            match asked {
+                Err(fault) if !fault.is_definite() => {
+                    self.doubt();
+                    return Err(fault.into());
+                }
+                Err(Fault::NoLease) => {}
+                _ if lease.has_ended() => {}
+                Err(fault) => {
+                    self.answered(claim, true);
+                    return Err(fault.into());
+                }
+                Ok(asked) => return self.settle(claim, &keys, &lease, asked).await,
+            }
+            // A claim on a lease that has ended was not made, or is gone: once more, on another lease.
+            self.stand_up(claim.holder);
+            self.lease_ended(&lease);
+            if !std::mem::take(&mut first) {
+                return Err(Fault::NoLease.into());
+            }
+        }
+    }
+
+    async fn settle(&self, claim: &Claim, keys: &Keys, lease: &Arc<Lease>, asked: Asked) -> Result<Attempt> {
+        self.answered(claim, matches!(asked, Asked::Refused(_)));
+        Ok(match asked {
+            Asked::Holds(token) => Attempt::Granted(lease.grant(token, claim)),
+            Asked::Waits(held) | Asked::Refused(held) => Attempt::Held(held),
+            Asked::Over(_) => {
+                self.stand_up(claim.holder);
+                Attempt::Cancelled
+            }
+            Asked::Known(kv) => {
+                self.edit(claim.holder, |seat| seat.created = Some(kv.create_revision));
+                match self.seat(claim.holder) {
+                    Some(seat) => return self.ask_again(claim, keys, &seat).await,
+                    None => Attempt::Cancelled,
+                }
+            }
+        })
+    }
+
+    /// One acquire has been answered; with `over` the claim has nothing at the server, unless another is still under way.
+    fn answered(&self, claim: &Claim, over: bool) {
+        let left = self.edit(claim.holder, |seat| {
+            seat.unanswered = seat.unanswered.saturating_sub(1);
+            seat.unanswered
+        });
+        if over && left == Some(0) {
+            self.stand_up(claim.holder);
+        }
+    }
+
+    /// Takes a free lock, or a place in line, in one transaction that writes nothing when refused.
+    async fn ask(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Asked, Fault> {
+        let (own, lease) = (&seat.key, seat.lease.id);
+        let tomb = keys::tomb(lease, claim.holder);
+        let mut free = match claim.mode {
+            Mode::Shared => {
+                let mut free: Vec<_> =
+                    keys.but_shared().iter().map(|[from, end]| Compare::empty([from, end])).collect();
+                free.push(Compare::absent(own));
+                free
+            }
+            _ => vec![Compare::empty(keys.all())],
+        };
+        free.push(Compare::absent(&tomb));
+        let put = Op::put(&own[..], note_text(&claim.note), lease);
+        // What comes after the put travels to every member and is needed only by those who are refused: as little as can
+        // be for a claim that asks for the first time.
+        let again = seat.unanswered > 1;
+        let otherwise = match (claim.queue, again) {
+            (false, false) => vec![line::first(keys)],
+            (true, false) => {
+                let mut then = vec![put.clone()];
+                then.extend(line::joining(keys, claim.mode));
+                vec![Txn { compare: vec![Compare::absent(&tomb)], then, otherwise: Vec::new() }.into()]
+            }
+            (false, true) => few(keys, own, &tomb),
+            (true, true) => {
+                let mut then = vec![put.clone()];
+                then.extend(reads(keys, claim.mode, own, &tomb, 0));
+                let compare = vec![Compare::absent(own), Compare::absent(&tomb)];
+                vec![Txn { compare, then, otherwise: few(keys, own, &tomb) }.into()]
+            }
+        };
+        let mut answer = self.rpc.txn(Txn { compare: free, then: vec![put], otherwise }, limit(claim.ttl)).await?;
+        let revision = answer.revision();
+        if answer.succeeded {
+            return self.holds(claim, revision, revision);
+        }
+        let nested = answer.nested();
+        let queued = nested.as_ref().is_some_and(|nested| nested.succeeded);
+        let found = nested.unwrap_or(answer).ranges();
+        if again {
+            let line = Line::read(keys, revision, found);
+            return Ok(match (queued, &line.tomb, &line.own) {
+                (true, ..) => self.waits(claim, keys, own, revision, &line),
+                (_, Some(tomb), _) => Asked::Over(reason(tomb)),
+                (_, _, Some(own)) => Asked::Known(own.clone()),
+                _ => Asked::Refused(line.held(None)),
+            });
+        }
+        let line = Line::joined(keys, revision, found);
+        Ok(match (queued, line.is_plain()) {
+            (true, true) => self.waits(claim, keys, own, revision, &line),
+            // Its place among readers or permits takes a second look.
+            (true, false) => Asked::Known(KeyValue { create_revision: revision, ..KeyValue::default() }),
+            // With nobody there only a tombstone can have been in the way.
+            (false, _) if claim.queue || line.is_empty() => Asked::Over(LossReason::Released),
+            (false, _) => Asked::Refused(line.held(None)),
+        })
+    }
+
+    /// The same for a permit: whether there is room is counted here, and holds if nobody has come since.
+    async fn ask_permit(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Asked, Fault> {
+        let (own, lease) = (&seat.key, seat.lease.id);
+        let tomb = keys::tomb(lease, claim.holder);
+        let mut line = Line::default();
+        for _ in 0..MOST_RACES {
+            let unchanged = Compare::unchanged_since(keys.all(), line.revision);
+            let compare = vec![unchanged, Compare::absent(own), Compare::absent(&tomb)];
+            let then = vec![Op::put(&own[..], note_text(&claim.note), lease)];
+            let otherwise = reads(keys, claim.mode, own, &tomb, 0);
+            let answer = self.rpc.txn(Txn { compare, then, otherwise }, limit(claim.ttl)).await?;
+            let revision = answer.revision();
+            if answer.succeeded {
+                if line.has_room(claim.mode) {
+                    return self.holds(claim, revision, revision);
+                }
+                line.grow();
+                return Ok(self.waits(claim, keys, own, revision, &line));
+            }
+            line = Line::read(keys, revision, answer.ranges());
+            if let Some(tomb) = &line.tomb {
+                return Ok(Asked::Over(reason(tomb)));
+            }
+            if let Some(own) = &line.own {
+                return Ok(Asked::Known(own.clone()));
+            }
+            if let (Some(used), Mode::Permit { limit }) = (line.other_limit(claim.mode), claim.mode) {
+                return Err(Fault::Refused(
+                    Error::invalid_config(format!(
+                        "a permit of {limit} was asked for while the name is in use with a limit of {used}; all must agree"
+                    ))
+                    .for_lock(&claim.name),
+                ));
+            }
+            if !line.has_room(claim.mode) && !claim.queue {
+                return Ok(Asked::Refused(line.held(None)));
+            }
+        }
+        Err(Fault::Refused(Error::unavailable("too many others ask for a permit at the same time").in_store("etcd")))
+    }
+
+    /// A claim that is known to be there asks again.
+    async fn ask_again(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Attempt> {
+        let asked = match seat.token {
+            None => self.look(claim, keys, seat).await?,
+            Some(token) => {
+                let then = vec![Range::one(&seat.key[..]).keys_only().into()];
+                let answer =
+                    self.rpc.txn(Txn { then, ..Txn::default() }, limit(claim.ttl)).await.map_err(Error::from)?;
+                match answer.ranges().next() {
+                    Some(range) if !range.kvs.is_empty() && !seat.lease.has_ended() => Asked::Holds(token),
+                    _ => Asked::Over(LossReason::Gone),
+                }
+            }
+        };
+        Ok(match asked {
+            Asked::Holds(token) => Attempt::Granted(seat.lease.grant(token, claim)),
+            Asked::Waits(held) | Asked::Refused(held) => Attempt::Held(held),
+            Asked::Over(_) | Asked::Known(_) => {
+                self.stand_up(claim.holder);
+                Attempt::Cancelled
+            }
+        })
+    }
+
+    /// Looks where a claim in line stands, and takes the lock if it is its turn.
+    ///
+    /// Who came before can only become fewer, so a turn that has come once stays; taking it writes the claim's key anew,
+    /// and the revision of that is the token, for everybody to see. It is written once: a repeat finds it written.
+    pub(super) async fn look(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Asked> {
+        let Some(created) = seat.created else { return Ok(Asked::Over(LossReason::Gone)) };
+        let (own, tomb) = (&seat.key, keys::tomb(seat.lease.id, claim.holder));
+        // Before it is sent: what happens meanwhile must be looked at again.
+        let hinted = self.edit(claim.holder, |seat| std::mem::take(&mut seat.hinted)).unwrap_or(true);
+        let otherwise = reads(keys, claim.mode, own, &tomb, created);
+        let mine = vec![Compare::created(own, created), Compare::modified(own, created)];
+        let put = Op::put(&own[..], note_text(&claim.note), seat.lease.id);
+        let far = seat.held.as_ref().and_then(|held| held.place).is_some_and(|place| place > COUNTED);
+        let (step, txn) = match (&seat.before, claim.mode) {
+            // Far behind, and nothing has happened right in front: that is all there is to know.
+            (Some((before, since)), _) if far && !hinted => {
+                let compare = vec![Compare::created(own, created), Compare::created(before, *since)];
+                (Step::Glance, Txn { compare, then: Vec::new(), otherwise })
+            }
+            (_, Mode::Exclusive) => {
+                let mut compare = mine.clone();
+                compare.push(Compare::none_before(keys.all(), created));
+                (Step::Take, Txn { compare, then: vec![put.clone()], otherwise })
+            }
+            // Who is in the way of the other modes is decided here.
+            _ => (Step::Read, Txn { then: otherwise, ..Txn::default() }),
+        };
+        let answer = match self.rpc.txn(txn, limit(claim.ttl)).await {
+            Err(Fault::NoLease) => return Ok(self.ended(seat)),
+            answer => answer.map_err(Error::from)?,
+        };
+        let revision = answer.revision();
+        match step {
+            Step::Glance if answer.succeeded => return Ok(Asked::Waits(seat.held.clone().unwrap_or_default())),
+            Step::Take if answer.succeeded => {
+                return Ok(self.still(seat, self.holds(claim, created, revision).map_err(Error::from)?));
+            }
+            _ => {}
+        }
+        let line = Line::read(keys, revision, answer.ranges());
+        let Some(kv) = &line.own else { return Ok(self.why(seat, line.tomb.as_ref())) };
+        if kv.mod_revision > created {
+            return Ok(self.still(seat, self.holds(claim, created, kv.mod_revision).map_err(Error::from)?));
+        }
+        if !line.admits(claim.mode, own, created) {
+            return Ok(self.waits(claim, keys, own, created, &line));
+        }
+        let txn = Txn { compare: mine, then: vec![put], otherwise: vec![Range::one(&own[..]).keys_only().into()] };
+        let answer = match self.rpc.txn(txn, limit(claim.ttl)).await {
+            Err(Fault::NoLease) => return Ok(self.ended(seat)),
+            answer => answer.map_err(Error::from)?,
+        };
+        let written = match (answer.succeeded, answer.revision()) {
+            (true, revision) => Some(revision),
+            (false, _) => answer.ranges().next().and_then(|range| Some(range.kvs.first()?.mod_revision)),
+        };
+        match written {
+            Some(revision) => Ok(self.still(seat, self.holds(claim, created, revision).map_err(Error::from)?)),
+            None => Ok(self.why(seat, None)),
+        }
+    }
+
+    fn holds(&self, claim: &Claim, created: i64, revision: i64) -> Result<Asked, Fault> {
+        let token = token(revision).map_err(Fault::Refused)?;
+        self.edit(claim.holder, |seat| (seat.created, seat.token) = (Some(created), Some(token)));
+        Ok(Asked::Holds(token))
+    }
+
+    fn waits(&self, claim: &Claim, keys: &Keys, own: &[u8], created: i64, line: &Line) -> Asked {
+        let before = line.last_before(own, created).map(|entry| (entry.key.clone(), entry.created));
+        let changed = self.edit(claim.holder, |seat| {
+            let place = line.place(own, seat.held.as_ref().and_then(|held| held.place));
+            let changed = !seat.watched || seat.before != before || before.is_none();
+            (seat.created, seat.watched, seat.before) = (Some(created), true, before);
+            let held = line.held(Some(place));
+            seat.held = Some(held.clone());
+            (held, changed)
+        });
+        let (held, changed) = changed.unwrap_or_default();
+        if changed {
+            self.tell(News::Watch(Watch {
+                holder: claim.holder,
+                name: claim.name.clone(),
+                own: own.to_vec(),
+                before: line.before(keys, claim.mode, own, created),
+                revision: line.revision,
+            }));
+        }
+        Asked::Waits(held)
+    }
+
+    /// A lock on a lease that has ended meanwhile is none.
+    fn still(&self, seat: &Seat, asked: Asked) -> Asked {
+        if seat.lease.has_ended() { Asked::Over(LossReason::SessionEnded) } else { asked }
+    }
+
+    fn ended(&self, seat: &Seat) -> Asked {
+        self.lease_ended(&seat.lease);
+        Asked::Over(LossReason::SessionEnded)
+    }
+
+    fn why(&self, seat: &Seat, tomb: Option<&KeyValue>) -> Asked {
+        let ended = seat.lease.has_ended().then_some(LossReason::SessionEnded);
+        Asked::Over(ended.or(tomb.map(reason)).unwrap_or(LossReason::Gone))
+    }
+
+    /// Why a key that should be there is not: its lease has ended, it was broken, or somebody deleted it.
+    pub(super) async fn why_gone(&self, claim_tomb: &[u8], lease: &Arc<Lease>) -> Result<LossReason> {
+        let then = vec![Range::one(claim_tomb).into()];
+        let read = self.rpc.txn(Txn { then, ..Txn::default() }, ASK_LIMIT).await.map_err(Error::from)?;
+        if let Some(tomb) = read.ranges().next().and_then(|range| range.kvs.into_iter().next()) {
+            return Ok(reason(&tomb));
+        }
+        let left = self.rpc.lease_left(lease.id, false, ASK_LIMIT).await.map_err(Error::from)?;
+        if left.ttl > 0 {
+            return Ok(LossReason::Gone);
+        }
+        self.lease_ended(lease);
+        Ok(LossReason::SessionEnded)
+    }
+}
+
+/// The value of a tombstone that an operator's break leaves.
+pub(super) const BROKEN: &[u8] = b"broken";
+
+/// The value of one that a release leaves.
+pub(super) const RELEASED: &[u8] = b"released";
+
+pub(super) fn reason(tomb: &KeyValue) -> LossReason {
+    if tomb.value == BROKEN { LossReason::Broken } else { LossReason::Released }
+}

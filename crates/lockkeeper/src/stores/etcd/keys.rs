@@ -1,0 +1,373 @@
+//! Where everything of a lock is kept in etcd, and who of a line holds. Pure.
+//!
+//! - `BASE/LEASE-HOLDER` an Exclusive claim, `BASE/s-LEASE-HOLDER` a Shared one, `BASE/p7-LEASE-HOLDER` a permit of 7; held
+//!   or waiting, in the order of their creation. LEASE is the lease's id in hexadecimal, as other clients write it.
+//! - BASE is the name itself, or for a name with a `/`: `/` and the name with `/` and `%` percent-encoded. With native
+//!   names it is always the name.
+//! - `/lk/lease/LEASE/session` lives as long as a lease; `/lk/lease/LEASE/x-HOLDER` is a tombstone.
+//! - `/lk/fence/KEY` and `/lk/value/KEY` are a register; KEY is percent-encoded.
+
+use crate::clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::LockName;
+use crate::store::{Held, HolderRecord, Mode, Note};
+use crate::stores::etcd::proto::KeyValue;
+use crate::token::{HolderId, Token};
+
+/// How names become keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Names {
+    /// A `/` inside a name is escaped: no name is the beginning of another's keys.
+    Encoded,
+    /// As they are.
+    Native,
+}
+
+/// What all keys that are no claims begin with. No claim does: an encoded name has a `%2F` after its first `/`.
+const OURS: &str = "/lk/";
+
+/// The keys of one lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Keys {
+    /// What they begin with, up to and including the last `/`.
+    pub(super) prefix: Vec<u8>,
+    /// The first key after them.
+    pub(super) end: Vec<u8>,
+}
+
+impl Keys {
+    pub(super) fn of(names: Names, name: &LockName) -> Result<Self> {
+        let base = base(names, name.as_bytes());
+        if base == OURS.as_bytes()[..OURS.len() - 1] || base.starts_with(OURS.as_bytes()) {
+            let text = "a name of an etcd lock must not begin with '/lk/': those keys are Lockkeeper's own";
+            return Err(Error::new(ErrorKind::InvalidName, text).in_store("etcd").for_lock(name));
+        }
+        Ok(Self { prefix: [&base[..], b"/"].concat(), end: [&base[..], b"0"].concat() })
+    }
+
+    pub(super) fn all(&self) -> [&[u8]; 2] {
+        [&self.prefix, &self.end]
+    }
+
+    /// The keys before and after those of Shared claims.
+    pub(super) fn but_shared(&self) -> [[Vec<u8>; 2]; 2] {
+        let with = |end: &[u8]| [&self.prefix[..], end].concat();
+        [[self.prefix.clone(), with(b"s-")], [with(b"s."), self.end.clone()]]
+    }
+
+    pub(super) fn claim(&self, mode: Mode, lease: i64, holder: HolderId) -> Vec<u8> {
+        let kind = match mode {
+            Mode::Exclusive => String::new(),
+            Mode::Shared => "s-".to_owned(),
+            Mode::Permit { limit } => format!("p{limit}-"),
+        };
+        [&self.prefix[..], format!("{kind}{lease:x}-{}", holder.to_hex()).as_bytes()].concat()
+    }
+}
+
+fn base(names: Names, name: &[u8]) -> Vec<u8> {
+    if names == Names::Native || !name.contains(&b'/') {
+        return name.to_vec();
+    }
+    let mut base = b"/".to_vec();
+    for &byte in name {
+        match byte {
+            b'/' => base.extend(b"%2F"),
+            b'%' => base.extend(b"%25"),
+            _ => base.push(byte),
+        }
+    }
+    base
+}
+
+/// The name that a base stands for; `None` when it is none of ours.
+pub(super) fn name_of(names: Names, base: &[u8]) -> Option<LockName> {
+    let plain = match base.strip_prefix(b"/") {
+        Some(rest) if names == Names::Encoded => decode(rest)?,
+        _ => base.to_vec(),
+    };
+    // One key, one name: what would be written differently is not ours.
+    (self::base(names, &plain) == base).then(|| LockName::new(plain).ok()).flatten()
+}
+
+/// The ranges of keys whose names may begin with `prefix`.
+pub(super) fn ranges(names: Names, prefix: &[u8]) -> Vec<[Vec<u8>; 2]> {
+    let mut starts = Vec::new();
+    if names == Names::Native || !prefix.contains(&b'/') {
+        starts.push(prefix.to_vec());
+    }
+    if names == Names::Encoded && !prefix.is_empty() {
+        // As if it had a slash; a name that begins so has one, here or later.
+        let mut with_slash = base(names, &[prefix, b"/"].concat());
+        with_slash.truncate(with_slash.len() - 3);
+        starts.push(with_slash);
+    }
+    starts.sort();
+    starts
+        .into_iter()
+        .map(|start| {
+            let end = after(&start);
+            // An empty key would ask for none; no key is shorter than one byte.
+            [if start.is_empty() { vec![0] } else { start }, end]
+        })
+        .collect()
+}
+
+/// The first key that does not begin with `prefix`; one zero byte means "to the end".
+fn after(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    vec![0]
+}
+
+/// What lives as long as a lease does.
+pub(super) fn session(lease: i64) -> Vec<u8> {
+    format!("{OURS}lease/{lease:x}/session").into_bytes()
+}
+
+/// The range of everything beside the claims of a lease.
+pub(super) fn beside(lease: i64) -> [Vec<u8>; 2] {
+    [format!("{OURS}lease/{lease:x}/").into_bytes(), format!("{OURS}lease/{lease:x}0").into_bytes()]
+}
+
+pub(super) fn tomb(lease: i64, holder: HolderId) -> Vec<u8> {
+    format!("{OURS}lease/{lease:x}/x-{}", holder.to_hex()).into_bytes()
+}
+
+/// Whose tombstone that is.
+pub(super) fn tomb_of(key: &[u8]) -> Option<HolderId> {
+    let text = std::str::from_utf8(key).ok()?.strip_prefix(OURS)?;
+    HolderId::from_hex(text.rsplit_once("/x-")?.1)
+}
+
+pub(super) fn fence(key: &LockName) -> Vec<u8> {
+    [format!("{OURS}fence/").as_bytes(), encode(key.as_bytes()).as_bytes()].concat()
+}
+
+pub(super) fn value(key: &LockName) -> Vec<u8> {
+    [format!("{OURS}value/").as_bytes(), encode(key.as_bytes()).as_bytes()].concat()
+}
+
+/// One claim in line, ours or another client's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) key: Vec<u8>,
+    pub(super) mode: Mode,
+    /// `None` for another client's.
+    pub(super) holder: Option<HolderId>,
+    pub(super) created: i64,
+    pub(super) modified: i64,
+    pub(super) lease: i64,
+    value: Vec<u8>,
+}
+
+impl Entry {
+    /// What is not ours counts as Exclusive, whatever it is.
+    pub(super) fn read(keys: &Keys, kv: KeyValue) -> Self {
+        let suffix = kv.key.get(keys.prefix.len()..).unwrap_or_default();
+        let (mode, rest) = kind(suffix);
+        let holder = std::str::from_utf8(rest).ok().and_then(|text| HolderId::from_hex(text.rsplit_once('-')?.1));
+        Self {
+            mode,
+            holder,
+            created: kv.create_revision,
+            modified: kv.mod_revision,
+            lease: kv.lease,
+            key: kv.key,
+            value: kv.value,
+        }
+    }
+
+    pub(super) fn token(&self) -> Result<Token> {
+        token(self.modified)
+    }
+
+    fn note(&self) -> Option<(Note, u64)> {
+        self.holder?;
+        parse_note(std::str::from_utf8(&self.value).ok()?)
+    }
+
+    pub(super) fn record(&self) -> HolderRecord {
+        let (note, since) = self.note().unzip();
+        let (token, since) = (self.token().ok(), since.map(clock::wall_time));
+        HolderRecord { note, token, since, ..HolderRecord::new(self.mode) }
+    }
+
+    /// What somebody who is refused is told.
+    pub(super) fn held(&self, place: Option<u32>) -> Held {
+        let HolderRecord { note, token, since, .. } = self.record();
+        Held { holder: note, token, since, remaining: None, place }
+    }
+}
+
+pub(super) fn token(revision: i64) -> Result<Token> {
+    Token::new(u64::try_from(revision).unwrap_or(0))
+}
+
+fn kind(suffix: &[u8]) -> (Mode, &[u8]) {
+    if let Some(rest) = suffix.strip_prefix(b"s-") {
+        return (Mode::Shared, rest);
+    }
+    let permit = || {
+        let rest = suffix.strip_prefix(b"p")?;
+        let dash = rest.iter().position(|byte| *byte == b'-')?;
+        let limit = std::str::from_utf8(&rest[..dash]).ok()?.parse().ok()?;
+        Some((Mode::Permit { limit }, &rest[dash + 1..]))
+    };
+    permit().unwrap_or((Mode::Exclusive, suffix))
+}
+
+/// The base of a claim's key, if it is one: the last part begins with the id of the lease that the key hangs on.
+pub(super) fn base_of(kv: &KeyValue) -> Option<&[u8]> {
+    let slash = kv.key.iter().rposition(|byte| *byte == b'/')?;
+    let (_, rest) = kind(&kv.key[slash + 1..]);
+    let lease = format!("{:x}", kv.lease);
+    let ours = rest.strip_prefix(lease.as_bytes())?;
+    (kv.lease != 0 && (ours.is_empty() || ours[0] == b'-')).then_some(&kv.key[..slash])
+}
+
+/// How many at the head of a line hold: all that fit together, nobody overtaking.
+pub(super) fn holders(line: &[Entry]) -> usize {
+    let Some(first) = line.first() else { return 0 };
+    let most = match first.mode {
+        Mode::Exclusive => 1,
+        Mode::Shared => usize::MAX,
+        Mode::Permit { limit } => usize::try_from(limit).unwrap_or(usize::MAX),
+    };
+    line.iter().take_while(|entry| entry.mode == first.mode).count().min(most)
+}
+
+/// `lk1:since µs:pid:host:label`, host and label percent-encoded.
+pub(super) fn note_text(note: &Note) -> Vec<u8> {
+    let (host, label) = (encode(note.host.as_bytes()), encode(note.label.as_bytes()));
+    format!("lk1:{}:{}:{host}:{label}", clock::wall_micros(), note.pid).into_bytes()
+}
+
+fn parse_note(text: &str) -> Option<(Note, u64)> {
+    let mut fields = text.strip_prefix("lk1:")?.splitn(4, ':');
+    let (since, pid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let mut text = || String::from_utf8(decode(fields.next()?.as_bytes())?).ok();
+    Some((Note::new(text()?, pid, text()?), since))
+}
+
+/// ASCII without `:`, `/` and whatever a terminal would act on.
+pub(super) fn encode(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._@+".contains(&byte) {
+            text.push(byte.into());
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = &rest[2..];
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn name(bytes: impl AsRef<[u8]>) -> LockName {
+        LockName::new(bytes).unwrap()
+    }
+
+    fn entry(mode: Mode, lease: i64, id: u128) -> Entry {
+        let keys = Keys::of(Names::Encoded, &name("x")).unwrap();
+        let key = keys.claim(mode, lease, HolderId::from_u128(id));
+        Entry::read(&keys, KeyValue { key, lease, create_revision: 5, mod_revision: 7, ..KeyValue::default() })
+    }
+
+    #[test]
+    fn plain_names_are_where_other_clients_look_and_slashes_are_escaped() {
+        let keys = |bytes: &str| Keys::of(Names::Encoded, &name(bytes)).unwrap();
+        assert_eq!((&keys("a%").prefix[..], &keys("a%").end[..]), (&b"a%/"[..], &b"a%0"[..]));
+        assert_eq!(keys("a/b%").prefix, b"/a%2Fb%25/");
+        assert_eq!(Keys::of(Names::Native, &name("a/b")).unwrap().prefix, b"a/b/");
+        for wrong in ["/lk", "/lk/lease"] {
+            assert_eq!(Keys::of(Names::Native, &name(wrong)).unwrap_err().kind(), ErrorKind::InvalidName);
+            assert!(Keys::of(Names::Encoded, &name(wrong)).is_ok());
+        }
+        let holder = HolderId::from_u128(1);
+        assert_eq!(tomb_of(&tomb(0x7f, holder)), Some(holder));
+        assert_eq!(tomb_of(&session(0x7f)), None);
+    }
+
+    #[test]
+    fn a_claims_key_says_how_it_is_held_and_foreign_ones_exclude() {
+        for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit { limit: 12 }] {
+            let entry = entry(mode, 0x5e, 9);
+            assert_eq!((entry.mode, entry.holder), (mode, Some(HolderId::from_u128(9))));
+            let kv = KeyValue { key: entry.key, lease: 0x5e, ..KeyValue::default() };
+            assert_eq!(base_of(&kv), Some(&b"x"[..]));
+        }
+        let keys = Keys::of(Names::Encoded, &name("x")).unwrap();
+        for suffix in ["694d7550", "", "px-1", "p-5e-1", "é"] {
+            let key = [&keys.prefix[..], suffix.as_bytes()].concat();
+            let foreign = Entry::read(&keys, KeyValue { key, ..KeyValue::default() });
+            assert_eq!((foreign.mode, foreign.holder), (Mode::Exclusive, None), "{suffix}");
+        }
+        let config = KeyValue { key: b"app/config".to_vec(), ..KeyValue::default() };
+        assert_eq!(base_of(&config), None);
+    }
+
+    #[test]
+    fn those_at_the_head_hold_who_fit_together() {
+        let [x, s, p] = [Mode::Exclusive, Mode::Shared, Mode::Permit { limit: 2 }];
+        let count = |modes: &[Mode]| holders(&modes.iter().map(|mode| entry(*mode, 1, 1)).collect::<Vec<_>>());
+        assert_eq!((count(&[]), count(&[x, x]), count(&[s, s, x, s]), count(&[p, p, p])), (0, 1, 2, 2));
+        assert_eq!((count(&[p, s]), count(&[s, p]), count(&[p, Mode::Permit { limit: 3 }])), (1, 1, 1));
+    }
+
+    #[test]
+    fn notes_survive_the_trip_as_ascii() {
+        let note = Note::new("höst:1", 7, "a%b:c\n\u{1f512} ");
+        let text = note_text(&note);
+        assert!(text.is_ascii(), "{text:?}");
+        assert_eq!(parse_note(std::str::from_utf8(&text).unwrap()).unwrap().0, note);
+        assert_eq!(parse_note("lk1:1:x:%zz:y"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_has_a_base_of_its_own_that_is_no_beginning_of_another(
+            a in proptest::collection::vec(prop_oneof![Just(b'/'), Just(b'%'), Just(b'2'), Just(b'F'), any::<u8>()], 1..12),
+            b in proptest::collection::vec(prop_oneof![Just(b'/'), Just(b'%'), Just(b'2'), Just(b'F'), any::<u8>()], 1..12),
+        ) {
+            let keys = |bytes: &[u8]| Keys::of(Names::Encoded, &name(bytes)).unwrap();
+            prop_assert_eq!(name_of(Names::Encoded, &base(Names::Encoded, &a)), Some(name(&a)));
+            if a != b {
+                prop_assert!(!keys(&a).prefix.starts_with(&keys(&b).prefix));
+            }
+            // A listing under any beginning of the name looks where its keys are.
+            for cut in 0..=a.len() {
+                let found = ranges(Names::Encoded, &a[..cut]).iter().any(|[from, end]| {
+                    let key = &keys(&a).prefix;
+                    from <= key && (*end == [0] || key < end)
+                });
+                prop_assert!(found, "{:?} under {:?}", a, &a[..cut]);
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Locks across machines, on an etcd cluster (3.4 or newer).
+//!
+//! **Algorithm.** A claim is a key on the keeper's lease; all keys of a lock in the order of their creation are its line,
+//! and those at the head who fit together hold. Taking a free lock is one transaction that compares the whole line with
+//! nothing and writes nothing when refused; a claim that waits joins the line in the same transaction, watches the key
+//! right before it and takes the lock when that is gone. Who came before can only become fewer, so a turn that has come
+//! stays. The token is the revision at which ownership was proved: that of the key when the lock was free, that of the
+//! key written anew when the turn came. Nobody is granted by an event: after each, the line is read.
+//!
+//! **Time.** A keeper has one lease for each TTL it uses, in whole seconds, and one keep-alive renews all its claims. It
+//! counts when a majority has confirmed that its leader still is one. A lease ends by the leader's clock; a new leader
+//! begins every lease anew, so a crashed holder can keep others waiting for a second TTL, never the other way round.
+//!
+//! **Layout**, to be read with `etcdctl get --prefix`: see `keys.rs`. `etcdctl lock NAME`, Go's `concurrency.Mutex` and
+//! `Election` on the same prefix stand in the same line.
+//!
+//! **Guarantee**: `Consensus`.
+
+mod acquire;
+mod core;
+mod error;
+mod events;
+mod keys;
+mod line;
+mod options;
+mod people;
+mod proto;
+mod registers;
+mod renew;
+mod rpc;
+mod sweep;
+
+use self::core::{ASK_LIMIT, Core};
+use crate::error::{Error, Result};
+use crate::name::LockName;
+use crate::register::{Entry, Pass, Register, Written, check_value};
+use crate::store::{
+    Attempt, Break, Claim, Cursor, Event, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Store, StoreInfo,
+};
+use crate::token::Token;
+use async_trait::async_trait;
+use events::Events;
+use futures_util::future::join_all;
+use options::Options;
+use proto::{Op, Range, Txn};
+use rpc::Rpc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Locks on an etcd cluster; see the [module](self).
+#[derive(Debug)]
+pub struct EtcdStore {
+    core: Arc<Core>,
+    events: tokio::sync::Mutex<Events>,
+}
+
+impl EtcdStore {
+    /// Connects to the cluster of a URL such as `etcd://user:password@a:2379,b:2379,c:2379`.
+    ///
+    /// # Errors
+    /// `InvalidConfig` for a URL that cannot work, `Denied` for a refused login, `Unsupported` for a server that is too
+    /// old, `Unavailable` when no member can be reached or the cluster has no quorum.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let parts = crate::url::parse(url)?;
+        Self::from_parts(&parts.scheme, &parts.raw_place, &parts.options).await
+    }
+
+    pub(crate) async fn from_parts(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
+        let rpc = Rpc::new(Options::parse(scheme, place, pairs)?);
+        let floor = if tokio::runtime::Handle::try_current().is_ok() {
+            shortest_lease(&rpc).await
+        } else {
+            shortest_lease_elsewhere(rpc.options().clone()).await
+        };
+        let floor = floor.map_err(|e| e.in_store("etcd").during("connect"))?;
+        let (sender, news) = mpsc::unbounded_channel();
+        Ok(Self { core: Arc::new(Core::new(rpc, floor, sender)), events: Events::new(news).into() })
+    }
+}
+
+/// The shortest lease the server grants, in seconds: it depends on its election timeout, and only a grant tells.
+async fn shortest_lease(rpc: &Rpc) -> Result<u64> {
+    let mut last = Error::unavailable("the URL names no member");
+    for _ in &rpc.options().members {
+        match rpc.lease_grant(1, ASK_LIMIT).await {
+            // It ends by itself.
+            Ok(granted) => return Ok(u64::try_from(granted.ttl).unwrap_or(1).max(1)),
+            Err(fault) => {
+                last = fault.into();
+                if !last.is_retryable() {
+                    break;
+                }
+            }
+        }
+    }
+    Err(last)
+}
+
+/// The same for a caller without a runtime, on a thread with one.
+async fn shortest_lease_elsewhere(options: Options) -> Result<u64> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let asked = match runtime {
+            Ok(runtime) => runtime.block_on(shortest_lease(&Rpc::new(options))),
+            Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
+        };
+        // Nobody listens when connecting was cancelled.
+        let _ = sender.send(asked);
+    });
+    spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;
+    receiver.await.map_err(|e| Error::unavailable("connecting was interrupted").with_source(e))?
+}
+
+#[async_trait]
+impl Store for EtcdStore {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
+            expiry: Expiry::Session,
+            queue: true,
+            shared: true,
+            permits: true,
+            push: true,
+            runtime: Runtime::Tokio,
+            ttl_floor: Duration::from_secs(self.core.floor),
+            // The server looks for ended leases twice a second, and an election can fall in between.
+            hand_over_slack: Duration::from_secs(5),
+            ..StoreInfo::new("etcd", Guarantee::Consensus)
+        }
+    }
+
+    async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
+        let named = async |claim: &Claim| self.core.acquire(claim).await.map_err(|e| e.for_lock(&claim.name));
+        match claims {
+            [claim] => vec![named(claim).await],
+            claims => join_all(claims.iter().map(named)).await,
+        }
+    }
+
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        self.core.renew(claims).await
+    }
+
+    async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
+        let named = async |claim: &Claim| self.core.release(claim).await.map_err(|e| e.for_lock(&claim.name));
+        match claims {
+            [claim] => vec![named(claim).await],
+            claims => join_all(claims.iter().map(named)).await,
+        }
+    }
+
+    async fn next_event(&self) -> Event {
+        self.events.lock().await.next(&self.core).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
+        self.core.inspect(name).await
+    }
+
+    async fn list(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
+        self.core.list(prefix, cursor).await
+    }
+
+    async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
+        self.core.break_lock(name, token).await
+    }
+}
+
+#[async_trait]
+impl Register for EtcdStore {
+    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
+        let value = keys::value(key);
+        let raised = self.core.raise(key, pass, || vec![Range::one(&value[..]).into()]).await?;
+        Ok(match raised {
+            Ok(answer) => {
+                let found = answer.ranges().next().and_then(|range| range.kvs.into_iter().next());
+                Entry::Entered(found.map(|kv| kv.value))
+            }
+            Err(seen) => Entry::Stale { seen },
+        })
+    }
+
+    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
+        check_value(value)?;
+        let lease = match ttl {
+            Some(ttl) => self.core.value_lease(ttl).await?,
+            None => 0,
+        };
+        let raised = self.core.raise(key, pass, || vec![Op::put(keys::value(key), value, lease)]).await?;
+        Ok(match raised {
+            Ok(_) => Written::Written,
+            Err(seen) => Written::Stale { seen },
+        })
+    }
+
+    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
+        let then = vec![Range::one(keys::value(key)).into()];
+        let answer = self.core.rpc.txn(Txn { then, ..Txn::default() }, ASK_LIMIT).await.map_err(Error::from)?;
+        Ok(answer.ranges().next().and_then(|range| range.kvs.into_iter().next()).map(|kv| kv.value))
+    }
+}

@@ -1,0 +1,40 @@
+//! What keeps a lease's surroundings in order: the key that ends with it, and claims that nobody owns.
+
+use super::core::{ASK_LIMIT, Core, Lease, MAX_OPS, lock};
+use super::error::Fault;
+use super::keys;
+use super::proto::{Compare, Op, Range, Txn};
+use crate::error::{Error, Result};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+impl Core {
+    /// Puts the key whose end is the end of the lease; the revision up to which it is known to be there.
+    pub(super) async fn put_session(&self, lease: &Lease) -> Result<i64, Fault> {
+        let key = keys::session(lease.id);
+        let compare = vec![Compare::absent(&key)];
+        let then = vec![Op::put(&key[..], "lk1", lease.id)];
+        let otherwise = vec![Range::one(&key[..]).keys_only().into()];
+        Ok(self.rpc.txn(Txn { compare, then, otherwise }, ASK_LIMIT).await?.revision())
+    }
+
+    /// Deletes what hangs on a lease and belongs to no claim, and old tombstones; the tombstones that are left.
+    ///
+    /// A claim takes its seat before its acquire is sent and keeps it until its release was answered, so a key without a
+    /// seat is a leftover: of a release that was lost, or of an acquire that came after everybody had given up.
+    pub(super) async fn sweep(&self, lease: &Arc<Lease>, old: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        let keys = self.rpc.lease_left(lease.id, true, ASK_LIMIT).await.map_err(Error::from)?.keys;
+        let owned: HashSet<Vec<u8>> =
+            lock(&self.seats).values().filter(|seat| !seat.releasing).map(|seat| seat.key.clone()).collect();
+        let session = keys::session(lease.id);
+        let (tombs, claims): (Vec<_>, Vec<_>) =
+            keys.into_iter().filter(|key| *key != session).partition(|key| keys::tomb_of(key).is_some());
+        let (ended, kept): (Vec<_>, Vec<_>) = tombs.into_iter().partition(|key| old.contains(key));
+        let leftovers: Vec<_> = claims.into_iter().filter(|key| !owned.contains(key)).chain(ended).collect();
+        for chunk in leftovers.chunks(MAX_OPS) {
+            let then = chunk.iter().map(|key| Op::delete(&key[..])).collect();
+            self.rpc.txn(Txn { then, ..Txn::default() }, ASK_LIMIT).await.map_err(Error::from)?;
+        }
+        Ok(kept)
+    }
+}

@@ -1,0 +1,134 @@
+//! From the driver's errors to ours, in one place.
+
+use crate::error::{Error, ErrorKind};
+use crate::name::escape;
+use mysql_async::{DriverError, IoError};
+
+/// Raised by our procedures when the session's settings are not ours.
+const SESSION: &str = "LK001";
+
+/// What an error of the driver means; the sentence never holds a secret.
+pub(super) fn map_err(error: mysql_async::Error) -> Error {
+    let mapped = match &error {
+        mysql_async::Error::Server(server) if server.state == SESSION => Error::invalid_config(
+            "something between us and the server lends its sessions to others (ProxySQL, RDS Proxy): connect directly, or \
+             turn multiplexing off",
+        ),
+        mysql_async::Error::Server(server) => from_server(server.code, &server.message),
+        mysql_async::Error::Io(IoError::Tls(tls)) => Error::new(ErrorKind::Denied, format!("TLS was refused: {tls}")),
+        mysql_async::Error::Io(IoError::Io(io)) => from_io(io),
+        mysql_async::Error::Driver(driver) => from_driver(driver),
+        _ => Error::unavailable(format!("the connection failed: {error}")),
+    };
+    // An error of the driver may hold a row or a packet; only those of the server and the system are kept.
+    match error {
+        mysql_async::Error::Server(server) => mapped.with_source(server),
+        mysql_async::Error::Io(io) => mapped.with_source(io),
+        _ => mapped,
+    }
+    .in_store("mysql")
+}
+
+fn from_server(code: u16, text: &str) -> Error {
+    let text = escape(text.as_bytes());
+    match code {
+        1045 | 1698 | 1862 | 1251 => Error::new(ErrorKind::Denied, "the server refused the user name or the password"),
+        1044 | 1142 | 1143 | 1227 | 1370 | 1410 => Error::new(
+            ErrorKind::Denied,
+            format!("the login lacks a permission ({text}); the store's page says which are needed"),
+        ),
+        1049 => Error::invalid_config(format!("the server has no such database: {text}")),
+        1046 => Error::invalid_config("a MySQL URL names the database: mysql://HOST/DATABASE"),
+        1040 | 1203 | 1226 => {
+            Error::unavailable(format!("the server has no room for another connection (max_connections): {text}"))
+        }
+        1290 | 1836 | 1792 | 3100 => {
+            Error::unavailable(format!("the server is read-only, so it cannot keep locks: {text}"))
+        }
+        1205 => Error::unavailable("another transaction keeps the lock's row (lock wait timeout)"),
+        1213 | 1020 | 1180 => Error::unavailable(format!("the transaction was rolled back, to be tried again: {text}")),
+        1665 => Error::invalid_config(
+            "binlog_format=STATEMENT cannot carry these transactions: set it to ROW or MIXED on the server",
+        ),
+        1146 | 1305 | 1054 | 1318 | 1267 => Error::new(
+            ErrorKind::Foreign,
+            format!("the tables of the store are missing or not ours ({text}); `lockkeeper store init` makes them"),
+        ),
+        1047 | 1053 | 1077 | 1079 | 1152..=1161 | 1317 | 1927 | 1969 | 2006 | 2013 | 3024 | 3032 | 4031 => {
+            Error::unavailable(format!("the server cannot answer now: {code} {text}"))
+        }
+        1021 | 1037 | 1038 | 1041 | 1114 => {
+            Error::unavailable(format!("the server is out of memory or disk: {code} {text}"))
+        }
+        _ => Error::new(ErrorKind::Unexpected, format!("the server answered {code} {text}")),
+    }
+}
+
+fn from_io(io: &std::io::Error) -> Error {
+    let text = io.to_string();
+    if io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) || text.to_lowercase().contains("certificate") {
+        return Error::new(ErrorKind::Denied, format!("TLS was refused: {text}"));
+    }
+    match io.kind() {
+        std::io::ErrorKind::ConnectionRefused => Error::unavailable("nothing listens at the server's address"),
+        std::io::ErrorKind::UnexpectedEof => Error::unavailable("the server closed the connection"),
+        _ => Error::unavailable(format!("the connection failed: {text}")),
+    }
+}
+
+fn from_driver(driver: &DriverError) -> Error {
+    match driver {
+        DriverError::NoClientSslFlagFromServer => {
+            Error::new(ErrorKind::Denied, "the server offers no TLS, and ssl-mode asks for it")
+        }
+        DriverError::ConnectionClosed => Error::unavailable("the server closed the connection"),
+        DriverError::UnknownAuthPlugin { .. }
+        | DriverError::MysqlOldPasswordDisabled
+        | DriverError::CleartextPluginDisabled => {
+            Error::new(ErrorKind::Denied, format!("the server wants a login that is not supported: {driver}"))
+        }
+        DriverError::NoKeyFound => Error::invalid_config("ssl-key has no private key in it (PEM)"),
+        DriverError::PacketTooLarge => Error::unavailable("an answer of the server is too large"),
+        // Not printed: it may hold what was sent.
+        _ => Error::unavailable("the connection failed: the server's answer makes no sense"),
+    }
+}
+
+/// Whether the connection can go on after this answer: the server said no to one statement.
+pub(super) fn is_passing(error: &mysql_async::Error) -> bool {
+    matches!(error, mysql_async::Error::Server(server) if matches!(server.code, 1205 | 1213 | 1020 | 1180))
+}
+
+/// Whether the server has no TLS to offer.
+pub(super) fn no_tls(error: &mysql_async::Error) -> bool {
+    matches!(error, mysql_async::Error::Driver(DriverError::NoClientSslFlagFromServer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_the_server_are_told_apart() {
+        for (code, kind) in [
+            (1045, ErrorKind::Denied),
+            (1044, ErrorKind::Denied),
+            (1142, ErrorKind::Denied),
+            (1370, ErrorKind::Denied),
+            (1049, ErrorKind::InvalidConfig),
+            (1040, ErrorKind::Unavailable),
+            (1290, ErrorKind::Unavailable),
+            (1836, ErrorKind::Unavailable),
+            (1205, ErrorKind::Unavailable),
+            (1213, ErrorKind::Unavailable),
+            (1053, ErrorKind::Unavailable),
+            (1146, ErrorKind::Foreign),
+            (1305, ErrorKind::Foreign),
+            (1064, ErrorKind::Unexpected),
+        ] {
+            assert_eq!(from_server(code, "text").kind(), kind, "{code}");
+        }
+        let error = from_server(1064, "near '\x1b[2J'");
+        assert!(!error.to_string().contains('\x1b'), "{error}");
+    }
+}

@@ -1,0 +1,350 @@
+//! What a store URL says: where, as whom, how.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::escape;
+use crate::stores::shedlock;
+use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
+use std::fmt;
+use std::time::Duration;
+
+/// Every option, for the error that lists them.
+const KNOWN: &str = "connections, key, layout, mode, password_file, prefix, socket, ssl-ca, ssl-cert, ssl-key, \
+    ssl-mode, table, time_zone";
+
+const SHAPE: &str = "a MySQL URL looks like mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE";
+
+/// How many connections a runtime may have.
+const MOST_CONNECTIONS: u32 = 32;
+
+/// How much the connection is protected; the words of MySQL's own programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SslMode {
+    Disabled,
+    /// TLS where the server offers it, with any certificate.
+    Preferred,
+    /// TLS with any certificate.
+    Required,
+    /// TLS with a certificate of a known authority.
+    VerifyCa,
+    /// The same, and it is for this host.
+    VerifyIdentity,
+}
+
+/// What keeps the locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Rows with a lease.
+    Lease,
+    /// The server's session locks.
+    GetLock,
+}
+
+/// How a lock's name becomes one of `GET_LOCK`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeyRule {
+    Native,
+    Madelson,
+    Raw,
+}
+
+/// How a MySQL store is reached. `Debug` shows no secret.
+#[derive(Clone)]
+pub(super) struct Options {
+    opts: Opts,
+    plain: Opts,
+    pub(super) ssl_mode: SslMode,
+    pub(super) database: String,
+    /// How the names of tables and procedures begin.
+    pub(super) prefix: String,
+    pub(super) connections: u32,
+    pub(super) mode: Mode,
+    pub(super) key: KeyRule,
+    /// ShedLock's table, when that is the layout.
+    pub(super) shedlock: Option<shedlock::Table>,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("host", &self.opts.ip_or_hostname())
+            .field("database", &self.database)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+fn bad(text: impl Into<String>) -> Error {
+    Error::invalid_config(text).in_store("mysql")
+}
+
+impl Options {
+    /// Reads what follows the scheme, not yet decoded, and the query's pairs.
+    pub(super) fn parse(place: &str, pairs: &[(String, String)]) -> Result<Self> {
+        let rest = place.strip_prefix("//").ok_or_else(|| bad(SHAPE))?;
+        let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, host) = authority.rsplit_once('@').map_or((None, authority), |(login, host)| (Some(login), host));
+        let (host, port) = parse_host(host)?;
+        let database = crate::url::decode(database)?;
+        if database.is_empty() {
+            return Err(bad("a MySQL URL names the database: mysql://HOST/DATABASE"));
+        }
+        let (mut user, mut password) = (None, None);
+        if let Some(login) = login {
+            let (name, secret) = login.split_once(':').unwrap_or((login, ""));
+            user = Some(crate::url::decode(name)?).filter(|user| !user.is_empty());
+            password = Some(crate::url::decode(secret)?).filter(|password| !password.is_empty());
+        }
+        let mut builder = OptsBuilder::default()
+            .ip_or_hostname(host)
+            .tcp_port(port)
+            .db_name(Some(database.clone()))
+            .tcp_nodelay(true)
+            .tcp_keepalive(Some(Duration::from_secs(30)))
+            .prefer_socket(false)
+            .stmt_cache_size(0)
+            // Given here, they are not asked of the server.
+            .max_allowed_packet(Some(64 << 20))
+            .wait_timeout(Some(86_400));
+        let mut files = TlsFiles::default();
+        let (mut ssl_mode, mut prefix, mut connections) = (None, "lockkeeper_".to_owned(), 4);
+        let (mut mode, mut key, mut layout, mut table, mut zone) = (Mode::Lease, None, None, None, None);
+        for (name, value) in pairs {
+            let shown = || escape(value.as_bytes());
+            match (name.as_str(), value.as_str()) {
+                ("password_file", _) if password.is_some() => {
+                    return Err(bad("the password is given twice: in the URL and as password_file"));
+                }
+                ("password_file", _) => password = Some(secret(name, value)?),
+                ("socket", _) => builder = builder.socket(Some(value)),
+                ("ssl-mode", _) => {
+                    ssl_mode = Some(parse_ssl_mode(value).ok_or_else(|| {
+                        bad(format!(
+                            "ssl-mode={}: it is disabled, preferred, required, verify-ca or verify-identity",
+                            shown()
+                        ))
+                    })?);
+                }
+                ("ssl-ca", _) => files.ca = Some(read(name, value)?),
+                ("ssl-cert", _) => files.cert = Some(read(name, value)?),
+                ("ssl-key", _) => files.key = Some(read(name, value)?),
+                ("prefix", _) => prefix = identifier(name, value)?,
+                ("connections", _) => {
+                    connections =
+                        value.parse().ok().filter(|n| (1..=MOST_CONNECTIONS).contains(n)).ok_or_else(|| {
+                            bad(format!("connections={}: it is a number from 1 to {MOST_CONNECTIONS}", shown()))
+                        })?;
+                }
+                ("mode", "lease") => mode = Mode::Lease,
+                ("mode", "get_lock") => mode = Mode::GetLock,
+                ("mode", _) => return Err(bad(format!("mode={}: it is lease or get_lock", shown()))),
+                ("layout", "lockkeeper") => layout = Some(false),
+                ("layout", "shedlock") => layout = Some(true),
+                ("layout", _) => return Err(bad(format!("layout={}: it is lockkeeper or shedlock", shown()))),
+                ("table", _) => table = Some(identifier(name, value)?),
+                ("time_zone", _) => zone = Some(parse_zone(value)?),
+                ("key", "native") => key = Some(KeyRule::Native),
+                ("key", "madelson") => key = Some(KeyRule::Madelson),
+                ("key", "raw") => key = Some(KeyRule::Raw),
+                ("key", _) => return Err(bad(format!("key={}: it is native, madelson or raw", shown()))),
+                _ => return Err(bad(format!("option '{}' is unknown; known are {KNOWN}", escape(name.as_bytes())))),
+            }
+        }
+        let shed = layout == Some(true);
+        match mode {
+            Mode::GetLock if layout.is_some() => return Err(bad("layout means nothing with mode=get_lock")),
+            Mode::Lease if key.is_some() => return Err(bad("key belongs to mode=get_lock")),
+            _ => {}
+        }
+        if !shed && (table.is_some() || zone.is_some()) {
+            return Err(bad("table and time_zone belong to layout=shedlock"));
+        }
+        let shedlock = shed.then(|| shedlock::Table {
+            name: table.unwrap_or_else(|| shedlock::TABLE.to_owned()),
+            zone: zone.unwrap_or_else(|| "@@global.time_zone".to_owned()),
+        });
+        if shed {
+            // Locks of another layout must not be mixed up with these.
+            prefix.push_str("shed_");
+        }
+        let ssl_mode = ssl_mode.unwrap_or(if files.ca.is_some() { SslMode::VerifyCa } else { SslMode::Preferred });
+        let plain = builder.user(user).pass(password);
+        let opts = plain.clone().ssl_opts(files.finish(ssl_mode)?);
+        Ok(Self {
+            opts: opts.into(),
+            plain: plain.into(),
+            ssl_mode,
+            database,
+            prefix,
+            connections,
+            mode,
+            key: key.unwrap_or(KeyRule::Native),
+            shedlock,
+        })
+    }
+
+    /// How to connect, with TLS or without.
+    pub(super) fn opts(&self, tls: bool) -> Opts {
+        if tls {
+            // Somebody else's choice of a provider, made earlier, is as good.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            self.opts.clone()
+        } else {
+            self.plain.clone()
+        }
+    }
+}
+
+#[derive(Default)]
+struct TlsFiles {
+    ca: Option<Vec<u8>>,
+    cert: Option<Vec<u8>>,
+    key: Option<Vec<u8>>,
+}
+
+impl TlsFiles {
+    fn finish(self, mode: SslMode) -> Result<Option<SslOpts>> {
+        if mode == SslMode::Disabled {
+            return match self {
+                Self { ca: None, cert: None, key: None } => Ok(None),
+                _ => Err(bad("certificates mean nothing with ssl-mode=disabled")),
+            };
+        }
+        let identity = match (self.cert, self.key) {
+            (Some(cert), Some(key)) => Some(ClientIdentity::new(cert.into(), key.into())),
+            (None, None) => None,
+            _ => return Err(bad("ssl-cert and ssl-key belong together")),
+        };
+        const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
+        if self.ca.as_ref().is_some_and(|pem| !pem.windows(CERTIFICATE.len()).any(|part| part == CERTIFICATE)) {
+            return Err(bad("ssl-ca has no certificate in it (PEM)"));
+        }
+        let own_roots = self.ca.is_some();
+        let roots = self.ca.into_iter().map(Into::into).collect();
+        Ok(Some(
+            SslOpts::default()
+                .with_client_identity(identity)
+                .with_root_certs(roots)
+                // With an authority of our own, no other one counts.
+                .with_disable_built_in_roots(own_roots)
+                .with_danger_accept_invalid_certs(mode < SslMode::VerifyCa)
+                .with_danger_skip_domain_validation(mode < SslMode::VerifyIdentity),
+        ))
+    }
+}
+
+fn parse_ssl_mode(text: &str) -> Option<SslMode> {
+    Some(match text {
+        "disabled" => SslMode::Disabled,
+        "preferred" => SslMode::Preferred,
+        "required" => SslMode::Required,
+        "verify-ca" => SslMode::VerifyCa,
+        "verify-identity" => SslMode::VerifyIdentity,
+        _ => return None,
+    })
+}
+
+/// Part of the text of statements, so nothing but plain letters.
+fn identifier(key: &str, text: &str) -> Result<String> {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_';
+    if text.is_empty() || text.len() > 40 || !text.bytes().all(plain) {
+        let shown = escape(text.as_bytes());
+        return Err(bad(format!("{key}={shown}: it has 1 to 40 letters, digits and underscores")));
+    }
+    Ok(text.to_owned())
+}
+
+/// Part of the text of statements, too: `SYSTEM`, an offset, or a named zone.
+fn parse_zone(text: &str) -> Result<String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"+-:/_".contains(&b);
+    if text.is_empty() || text.len() > 64 || !text.bytes().all(plain) {
+        return Err(bad("time_zone is the session time zone of the other applications, such as SYSTEM or +00:00"));
+    }
+    Ok(format!("'{text}'"))
+}
+
+fn secret(key: &str, path: &str) -> Result<String> {
+    let text = String::from_utf8(read(key, path)?).map_err(|_| bad(format!("{key} is not UTF-8")))?;
+    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+fn read(key: &str, path: &str) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| {
+        let kind = match e.kind() {
+            std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+            _ => ErrorKind::InvalidConfig,
+        };
+        Error::new(kind, format!("{key} cannot be read: {e}")).with_source(e).in_store("mysql")
+    })
+}
+
+/// `host`, `host:port` or `[::1]:port`.
+fn parse_host(text: &str) -> Result<(String, u16)> {
+    let port_of = |text: &str| text.parse().map_err(|_| bad("the port of a MySQL URL is not a number up to 65535"));
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or_else(|| bad("a '[' in a MySQL URL is never closed"))?;
+        match rest.strip_prefix(':') {
+            Some(port) => (host, port_of(port)?),
+            None if rest.is_empty() => (host, 3306),
+            None => return Err(bad("after the ']' of a MySQL URL comes a port or nothing")),
+        }
+    } else {
+        match text.rsplit_once(':') {
+            Some((host, port)) => (host, port_of(port)?),
+            None => (text, 3306),
+        }
+    };
+    let host = crate::url::decode(host)?;
+    if host.is_empty() {
+        return Err(bad("a MySQL URL needs a host, such as mysql://localhost/test"));
+    }
+    Ok((host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<Options> {
+        let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Options::parse(place, &pairs)
+    }
+
+    #[test]
+    fn a_url_names_the_server_the_login_and_the_database() {
+        let options = parse("//ann:p%40s%3as@h:7000/my%20db", &[("connections", "2")]).unwrap();
+        let opts = options.opts(true);
+        assert_eq!((opts.ip_or_hostname(), opts.tcp_port(), opts.db_name()), ("h", 7000, Some("my db")));
+        assert_eq!((opts.user(), opts.pass()), (Some("ann"), Some("p@s:s")));
+        assert_eq!((options.prefix.as_str(), options.connections), ("lockkeeper_", 2));
+        assert_eq!(parse("//[::1]/d", &[]).unwrap().opts(false).ip_or_hostname(), "::1");
+        let shed = parse("//h/d", &[("layout", "shedlock"), ("table", "jobs")]).unwrap();
+        assert_eq!((shed.prefix.as_str(), shed.shedlock.unwrap().name.as_str()), ("lockkeeper_shed_", "jobs"));
+    }
+
+    #[test]
+    fn mistakes_are_named_and_secrets_are_not() {
+        for (place, pairs) in [
+            ("h/d", &[][..]),
+            ("//h", &[]),
+            ("///d", &[]),
+            ("//h:x/d", &[]),
+            ("//h:70000/d", &[]),
+            ("//h/d", &[("ssl-ca", "/nowhere")]),
+            ("//h/d", &[("ssl-mode", "maybe")]),
+            ("//h/d", &[("connections", "0")]),
+            ("//h/d", &[("prefix", "a`b")]),
+            ("//h/d", &[("table", "jobs")]),
+            ("//h/d", &[("layout", "shedlock"), ("time_zone", "'; --")]),
+            ("//h/d", &[("mode", "get_lock"), ("layout", "shedlock")]),
+            ("//h/d", &[("key", "raw")]),
+            ("//u:geheim@h/d", &[("password_file", "/nowhere")]),
+            ("//u:geheim@h/d", &[("colour", "geheim")]),
+        ] {
+            let error = parse(place, pairs).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{place} {pairs:?}");
+            assert!(!format!("{error:?}").contains("geheim"), "{error:?}");
+        }
+        let options = parse("//u:geheim@h/d", &[]).unwrap();
+        assert!(!format!("{options:?}").contains("geheim"));
+    }
+}

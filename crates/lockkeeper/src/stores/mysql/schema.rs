@@ -1,0 +1,300 @@
+//! The tables and procedures in the database: what they must look like, and how they are made.
+
+use super::error::map_err;
+use super::lines::{Dial, hang_up, run};
+use super::options::Options;
+use super::step::{TOMB_EXTRA, bytes, micros, number, odd};
+use crate::error::{Error, ErrorKind, Result};
+use crate::stores::shedlock::{Dialect, Table};
+use crate::token::Token;
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{Conn, Row};
+use std::time::Duration;
+
+/// The layout this code reads and writes.
+const VERSION: i64 = 1;
+
+/// How long finding out and making everything may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How long to wait for somebody else who makes the tables at the same moment, in seconds.
+const PATIENCE: u32 = 20;
+
+const TABLES: &str = include_str!("sql/tables.sql");
+const STEP: &str = include_str!("sql/step.sql");
+const ENTER: &str = include_str!("sql/register.sql");
+const SESSION: &str = include_str!("sql/session.sql");
+
+/// The server's code for a procedure that is there already.
+const EXISTS: u16 = 1304;
+
+/// What the server said of itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Server {
+    /// Whether a commit that was answered survives a crash.
+    pub(super) durable: bool,
+    /// What the isolation level is called.
+    isolation: &'static str,
+}
+
+/// How MySQL writes what ShedLock's rules need.
+pub(super) struct MySql;
+
+impl Dialect for MySql {
+    fn quoted(&self, table: &str) -> String {
+        format!("`{table}`")
+    }
+
+    fn utc(&self, micros: &str) -> String {
+        format!("TIMESTAMPADD(MICROSECOND, {micros}, TIMESTAMP'1970-01-01 00:00:00')")
+    }
+
+    fn create(&self, table: &str) -> String {
+        format!(
+            "CREATE TABLE IF NOT EXISTS `{table}` (name VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, \
+             lock_until TIMESTAMP(3) NOT NULL, locked_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), \
+             locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name)) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4"
+        )
+    }
+}
+
+/// Reaches the server, makes the tables where there are none, refuses those of another version.
+pub(super) async fn check(dial: &Dial) -> Result<Server> {
+    bounded(dial, async |conn| {
+        let server = look(conn).await?;
+        match version(conn, &dial.options).await? {
+            Some(VERSION) => Ok(server),
+            None => {
+                install_now(conn, &dial.options, server).await?;
+                version(conn, &dial.options).await?;
+                Ok(server)
+            }
+            Some(other) => Err(wrong_version(&dial.options, other)),
+        }
+    })
+    .await
+}
+
+/// Makes the tables, and whatever is missing of them.
+pub(super) async fn install(dial: &Dial) -> Result<()> {
+    bounded(dial, async |conn| {
+        let server = look(conn).await?;
+        match version(conn, &dial.options).await? {
+            None | Some(VERSION) => install_now(conn, &dial.options, server).await,
+            Some(other) => Err(wrong_version(&dial.options, other)),
+        }
+    })
+    .await
+}
+
+async fn bounded<T>(dial: &Dial, work: impl AsyncFnOnce(&mut Conn) -> Result<T>) -> Result<T> {
+    let mut conn = dial.open().await?;
+    let done = tokio::time::timeout(LIMIT, work(&mut conn)).await;
+    hang_up(conn).await;
+    done.map_err(|_| super::lines::late())?
+}
+
+/// Whether this server can keep locks at all.
+async fn look(conn: &mut Conn) -> Result<Server> {
+    let ask = "SELECT VERSION(), @@innodb_flush_log_at_trx_commit, SYSDATE(6), SLEEP(0.002), SYSDATE(6)";
+    let row = one(conn, ask).await?;
+    let text = String::from_utf8_lossy(&bytes(&row, 0)?.unwrap_or_default()).into_owned();
+    let maria = text.contains("MariaDB");
+    // MariaDB used to hide behind the version of an old MySQL.
+    let digits = text.strip_prefix("5.5.5-").unwrap_or(&text);
+    let mut parts = digits.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    let (brand, oldest) = if maria { ("MariaDB", (10, 6)) } else { ("MySQL", (8, 0)) };
+    if found < oldest {
+        let text = format!("{brand} {}.{} is too old; {}.{} is needed", found.0, found.1, oldest.0, oldest.1);
+        return Err(Error::unsupported(text).in_store("mysql"));
+    }
+    if row.as_ref(2) == row.as_ref(4) {
+        let text = "the server was started with --sysdate-is-now, so its clock stands still within a statement: \
+                    leases cannot be counted there";
+        return Err(Error::unsupported(text).in_store("mysql"));
+    }
+    let flush = number(&row, 1)?;
+    if flush != Some(1) {
+        tracing::warn!(
+            innodb_flush_log_at_trx_commit = flush,
+            "this server answers before a commit is on disk: a crash may forget locks"
+        );
+    }
+    // MariaDB has known the other name only since 11.1.
+    Ok(Server { durable: flush == Some(1), isolation: if maria { "tx_isolation" } else { "transaction_isolation" } })
+}
+
+async fn one(conn: &mut Conn, text: &str) -> Result<Row> {
+    let mut rows = Vec::new();
+    run(conn, text, &mut rows).await.map_err(map_err)?;
+    rows.into_iter().next().ok_or_else(|| odd("nothing"))
+}
+
+/// The layout that is there; `None` when there is none, or it was never finished.
+async fn version(conn: &mut Conn, options: &Options) -> Result<Option<i64>> {
+    let mut rows = Vec::new();
+    let asked = run(conn, &format!("SELECT version FROM `{}layout`", options.prefix), &mut rows).await;
+    match asked {
+        Err(mysql_async::Error::Server(error)) if error.code == 1146 => Ok(None),
+        // Without any permission on the table, it cannot be told whether it is there.
+        Err(mysql_async::Error::Server(error)) if error.code == 1142 => Err(refused(options, error.into())),
+        Err(error) => Err(map_err(error)),
+        Ok(()) => rows.first().map_or(Ok(None), |row| number(row, 0)),
+    }
+}
+
+fn wrong_version(options: &Options, found: i64) -> Error {
+    let tables = format!("the tables '{}…' of database '{}'", options.prefix, options.database);
+    if found > VERSION {
+        let text = format!("{tables} have layout {found}, and this build knows layouts up to {VERSION}; upgrade it");
+        return Error::unsupported(text).in_store("mysql");
+    }
+    let text = format!("{tables} have layout {found}, which is none of Lockkeeper's; name another prefix");
+    Error::new(ErrorKind::Foreign, text).in_store("mysql")
+}
+
+fn refused(options: &Options, error: mysql_async::Error) -> Error {
+    let text = format!(
+        "database '{}' has no locks that this login can see, and it may not make them; run `lockkeeper store init URL` \
+         once with a login that may, then grant this one what the store's page says",
+        options.database
+    );
+    let mapped = map_err(error);
+    Error::new(ErrorKind::Denied, text).with_source(mapped).in_store("mysql")
+}
+
+async fn install_now(conn: &mut Conn, options: &Options, server: Server) -> Result<()> {
+    // Session locks know no schema. The name is short enough for every server.
+    let mut name = String::new();
+    super::step::hex(&mut name, format!("lk-install {}", &options.prefix).as_bytes());
+    let got = one(conn, &format!("SELECT GET_LOCK({name}, {PATIENCE})")).await?;
+    if number(&got, 0)? != Some(1) {
+        return Err(Error::unavailable("somebody else has been making the tables for too long").in_store("mysql"));
+    }
+    // Somebody else may have been first, and be using it by now: what is finished is not taken away, even for a moment.
+    let finished = version(conn, options).await?.is_some();
+    let shed = match &options.shedlock {
+        Some(table) => Some(shedlock(conn, options, table).await?),
+        None => None,
+    };
+    for text in texts(options, server, shed.as_ref()) {
+        if finished && text.starts_with("DROP") {
+            continue;
+        }
+        match conn.query_drop(text).await {
+            Err(mysql_async::Error::Server(error)) if finished && error.code == EXISTS => {}
+            Err(mysql_async::Error::Server(error)) if matches!(error.code, 1142 | 1044 | 1370 | 1227 | 1419) => {
+                return Err(refused(options, error.into()));
+            }
+            done => done.map_err(map_err)?,
+        }
+    }
+    Ok(())
+}
+
+/// ShedLock's table, made if there is none, and how its names compare.
+async fn shedlock(conn: &mut Conn, options: &Options, table: &Table) -> Result<Shed> {
+    let made = conn.query_drop(MySql.create(&table.name)).await;
+    // It may be there already, made by somebody with more rights.
+    let refused_it = matches!(&made, Err(mysql_async::Error::Server(error)) if error.code == 1142);
+    if !refused_it {
+        made.map_err(map_err)?;
+    }
+    let mut name = String::new();
+    super::step::hex(&mut name, table.name.as_bytes());
+    let ask = format!(
+        "SELECT CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() \
+         AND TABLE_NAME = CONVERT({name} USING utf8mb4) AND COLUMN_NAME = 'name'"
+    );
+    let mut rows = Vec::new();
+    run(conn, &ask, &mut rows).await.map_err(map_err)?;
+    let row = rows.first().ok_or_else(|| {
+        let text = format!("database '{}' has no table '{}' with a column 'name'", options.database, table.name);
+        Error::new(ErrorKind::Foreign, text).in_store("mysql")
+    })?;
+    let text = |i| Ok::<_, Error>(String::from_utf8_lossy(&bytes(row, i)?.unwrap_or_default()).into_owned());
+    let (charset, collation) = (text(0)?, text(1)?);
+    let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if !plain(&charset) || !plain(&collation) {
+        return Err(Error::new(ErrorKind::Foreign, "column 'name' of ShedLock's table holds no text").in_store("mysql"));
+    }
+    Ok(Shed { table: MySql.quoted(&table.name), zone: table.zone.clone(), charset, collation })
+}
+
+/// What the procedure must know of ShedLock's table.
+struct Shed {
+    table: String,
+    zone: String,
+    charset: String,
+    collation: String,
+}
+
+/// Every statement that makes the layout, in order; the last one says that it is finished.
+fn texts(options: &Options, server: Server, shed: Option<&Shed>) -> Vec<String> {
+    let p = &options.prefix;
+    let fill = |text: &str| fill(text, p).replace("{isolation}", server.isolation);
+    let mut all: Vec<String> = TABLES.split("@@").map(fill).collect();
+    for (name, text) in [("step", step(shed)), ("enter", ENTER.to_owned()), ("get_lock", SESSION.to_owned())] {
+        all.push(format!("DROP PROCEDURE IF EXISTS `{p}{name}`"));
+        all.push(fill(&text));
+    }
+    all.push(format!(
+        "INSERT INTO `{p}layout` (id, version) VALUES (1, {VERSION}) ON DUPLICATE KEY UPDATE version = {VERSION}"
+    ));
+    all
+}
+
+fn fill(text: &str, prefix: &str) -> String {
+    text.trim()
+        .replace("{p}", prefix)
+        .replace("{last}", &Token::MAX.to_string())
+        .replace("{tomb}", &micros(TOMB_EXTRA).to_string())
+}
+
+/// The step, with or without ShedLock's table.
+fn step(shed: Option<&Shed>) -> String {
+    let Some(shed) = shed else {
+        let kept: Vec<&str> = STEP.lines().filter(|line| !line.starts_with("--shed")).collect();
+        return kept.join("\n").replace("{shed_params}", "").replace("{not_foreign}", "");
+    };
+    let params = format!(", p_key VARCHAR(64) CHARACTER SET {}, p_by VARCHAR(200) CHARACTER SET utf8mb4", shed.charset);
+    let key = format!("CONVERT(p_key USING {}) COLLATE {}", shed.charset, shed.collation);
+    STEP.lines()
+        .map(|line| line.strip_prefix("--shed").unwrap_or(line))
+        .collect::<Vec<_>>()
+        .join("\n")
+        .replace("{shed_params}", &params)
+        .replace("{not_foreign}", " AND NOT v_foreign")
+        .replace("{table}", &shed.table)
+        .replace("{zone}", &shed.zone)
+        .replace("{key}", &key)
+        .replace("{utc_now}", &MySql.utc("v_now DIV 1000 * 1000"))
+        // Rounded up: others must not think it over before we do.
+        .replace("{utc_end}", &MySql.utc("(v_expires DIV 1000 + 1) * 1000"))
+        .replace("{mark}", crate::stores::shedlock::MARK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_to_fill_in() {
+        let shed = Shed {
+            table: "`shedlock`".into(),
+            zone: "@@global.time_zone".into(),
+            charset: "utf8mb4".into(),
+            collation: "utf8mb4_bin".into(),
+        };
+        for pairs in [&[][..], &[("layout".to_owned(), "shedlock".to_owned())]] {
+            let options = Options::parse("//h/d", pairs).unwrap();
+            let server = Server { durable: true, isolation: "tx_isolation" };
+            for text in texts(&options, server, options.shedlock.is_some().then_some(&shed)) {
+                let text = text.replace("@@global.", "").replace("@@session.", "");
+                assert!(!text.contains(['{', '}', '@']), "{text}");
+                assert!(options.shedlock.is_some() || !text.contains("v_until"), "{text}");
+            }
+        }
+    }
+}

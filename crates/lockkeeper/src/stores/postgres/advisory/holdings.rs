@@ -1,0 +1,106 @@
+//! What the session holds, claim by claim, and what it has lost.
+
+use super::desk::Outcome;
+use super::session::Entry;
+use crate::error::Result;
+use crate::name::LockName;
+use crate::store::{Claim, Held, LossReason, Mode, Note};
+use crate::stores::postgres::values::{Answer, odd};
+use crate::token::{HolderId, Token};
+use crate::transaction::postgres::Key;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// How many claims that ended without their holder's doing are remembered.
+const REMEMBERED: usize = 10_000;
+
+/// A lock that the session holds for one claim.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    pub(super) name: LockName,
+    pub(super) holder: HolderId,
+    pub(super) shared: bool,
+    pub(super) token: Token,
+    since: SystemTime,
+    note: Arc<Note>,
+}
+
+impl Own {
+    pub(super) fn held(&self) -> Held {
+        Held { holder: Some((*self.note).clone()), token: Some(self.token), since: Some(self.since), ..Held::default() }
+    }
+}
+
+/// Everything of one session. To the server a key is held or not; whose it is, is known here only.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    /// One Exclusive holder, or any number of Shared ones.
+    pub(super) own: HashMap<Key, Vec<Own>>,
+    ended: VecDeque<(HolderId, LossReason)>,
+}
+
+pub(super) fn is_shared(claim: &Claim) -> bool {
+    claim.mode == Mode::Shared
+}
+
+impl Holdings {
+    pub(super) fn find(&self, key: Key, holder: HolderId) -> Option<&Own> {
+        self.own.get(&key)?.iter().find(|own| own.holder == holder)
+    }
+
+    pub(super) fn reason(&self, holder: HolderId) -> LossReason {
+        let ended = self.ended.iter().rev().find(|(ended, _)| *ended == holder);
+        ended.map_or(LossReason::Gone, |(_, reason)| *reason)
+    }
+
+    /// `held`: one of the holders is this claim itself.
+    pub(super) fn entry<'a>(&self, (key, claim): &'a (Key, Claim), held: bool) -> Entry<'a> {
+        let others = self.own.get(key).map_or(0, Vec::len) - usize::from(held);
+        Entry { name: &claim.name, key: *key, shared: is_shared(claim), have: others > 0, holder: claim.holder }
+    }
+
+    pub(super) fn taken(&mut self, (key, claim): &(Key, Claim), answer: Answer) -> Result<Outcome> {
+        match answer.code {
+            1 => {
+                let token = answer.token()?;
+                self.own.entry(*key).or_default().push(Own {
+                    name: claim.name.clone(),
+                    holder: claim.holder,
+                    shared: is_shared(claim),
+                    token,
+                    since: SystemTime::now(),
+                    note: claim.note.clone(),
+                });
+                Ok(Outcome::Granted(token))
+            }
+            0 => Ok(Outcome::Held(answer.held())),
+            5 => Err(odd("that the tokens of this lock have reached their end (2^53): somebody wrote to its row")),
+            _ => Err(odd("an unknown code")),
+        }
+    }
+
+    pub(super) fn freed(&mut self, (key, claim): &(Key, Claim), held: bool) -> Outcome {
+        if !held {
+            tracing::warn!(lock = %claim.name, "an advisory lock was released that the session did not hold any more");
+        }
+        self.remove(*key, claim.holder);
+        Outcome::Released(held)
+    }
+
+    pub(super) fn remove(&mut self, key: Key, holder: HolderId) {
+        if let Some(owns) = self.own.get_mut(&key) {
+            owns.retain(|own| own.holder != holder);
+            if owns.is_empty() {
+                self.own.remove(&key);
+            }
+        }
+    }
+
+    pub(super) fn remember(&mut self, holder: HolderId, reason: LossReason) {
+        if self.ended.len() == REMEMBERED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((holder, reason));
+    }
+}

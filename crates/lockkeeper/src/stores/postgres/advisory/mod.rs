@@ -1,0 +1,204 @@
+//! Advisory locks of the server: held by a session, seen by every program that asks for the same number.
+//!
+//! **Algorithm.** One session holds all locks of a keeper, on the keeper's own thread. Only `pg_try_advisory_lock` is
+//! used, never a call that waits: waiting is asking again. The token is drawn in the same statement, while the lock is
+//! held, from a row of the name: `max(last + 1, server clock in µs)`. A release is the unlock alone, and its answer is
+//! looked at.
+//!
+//! **Time.** The server ends locks with their session: at once when the process ends, after about ten seconds of silence
+//! on the wire, and (PostgreSQL 14 or newer) two seconds after the longest TTL when nobody renews. A renewal is one round
+//! trip for all. When the connection is lost, everything it held is lost at once.
+//!
+//! **Layout.** The number comes from the name by a [`KeyRule`](crate::transaction::postgres::KeyRule); the tables `advisory` and
+//! `advisory_shared` keep tokens and who it is, and the view `advisory_holders` joins them with `pg_locks`.
+//!
+//! **Guarantee**: `Primary`. A failover forgets session locks, all at once; tokens rise all the same.
+
+mod desk;
+mod holdings;
+mod people;
+mod session;
+
+use super::PostgresStore;
+use super::options::{Kind, Options};
+use super::statements::Op;
+use crate::error::{Error, Result};
+use crate::name::LockName;
+use crate::register::{Entry, Pass, Register, Written};
+use crate::store::{
+    Attempt, Break, Claim, Cursor, Event, Expiry, Grant, Guarantee, Page, Record, Release, Renewal, Runtime, Store,
+    StoreInfo,
+};
+use crate::token::Token;
+use crate::transaction::postgres::KeyRule;
+use async_trait::async_trait;
+use desk::{Desk, Order, Outcome};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// How long a machine that vanished can keep its locks beyond their TTL: until the server's questions went unanswered.
+const SLACK: Duration = Duration::from_secs(15);
+
+/// Advisory locks; see the [module](self).
+#[derive(Debug)]
+pub struct AdvisoryStore {
+    /// For registers and people: what does not need the session.
+    base: PostgresStore,
+    rule: KeyRule,
+    desk: Mutex<Option<mpsc::UnboundedSender<Order>>>,
+    tell: mpsc::UnboundedSender<Event>,
+    events: tokio::sync::Mutex<mpsc::UnboundedReceiver<Event>>,
+}
+
+impl AdvisoryStore {
+    /// Connects to the server of a URL such as `postgres://user@host/database?mode=advisory&key=native`, and makes the
+    /// tables if there are none.
+    ///
+    /// # Errors
+    /// As [`PostgresStore::connect`]; `Unsupported`, at the first claim, behind a pooler that pools transactions.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let parts = crate::url::parse(url)?;
+        Self::from_options(Options::parse(&parts.raw_place, &parts.options)?).await
+    }
+
+    pub(super) async fn from_options(options: Options) -> Result<Self> {
+        let Kind::Advisory(rule) = options.kind else {
+            return Err(Error::invalid_config("advisory locks need mode=advisory in the URL").in_store("postgres"));
+        };
+        let base = PostgresStore::from_options(options).await?;
+        // Only the session is needed all the time.
+        base.lanes.links().hang_up();
+        let (tell, events) = mpsc::unbounded_channel();
+        Ok(Self { base, rule, desk: Mutex::default(), tell, events: events.into() })
+    }
+
+    /// One outcome per claim.
+    async fn order(&self, op: Op, claims: &[Claim]) -> Vec<Result<Outcome>> {
+        let keys: Vec<Result<_>> = claims.iter().map(|claim| self.rule.key_of(&claim.name)).collect();
+        let known = claims.iter().zip(&keys).filter_map(|(claim, key)| Some((*key.as_ref().ok()?, claim.clone())));
+        let (reply, answer) = oneshot::channel();
+        let sent = self.send(Order { op, claims: known.collect(), reply });
+        let answers = match sent {
+            Ok(()) => answer.await.map_err(|_| ending()),
+            Err(error) => Err(error),
+        };
+        let (mut answers, failed) = match answers {
+            Ok(answers) => (answers.into_iter(), ending()),
+            Err(error) => (Vec::new().into_iter(), error),
+        };
+        let each = keys.into_iter().zip(claims).map(|(key, claim)| {
+            let answer = key.and_then(|_| answers.next().unwrap_or_else(|| Err(failed.clone())));
+            answer.map_err(|error| error.for_lock(&claim.name))
+        });
+        each.collect()
+    }
+
+    /// Passes an order to the task with the session; starts one if there is none, or it went with its runtime.
+    fn send(&self, order: Order) -> Result<()> {
+        if order.claims.is_empty() {
+            // Nobody to ask: the answer is as empty.
+            let _ = order.reply.send(Vec::new());
+            return Ok(());
+        }
+        let runtime = super::connect::current()?;
+        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        let order = match &*desk {
+            Some(sender) => match sender.send(order) {
+                Ok(()) => return Ok(()),
+                Err(mpsc::error::SendError(order)) => order,
+            },
+            None => order,
+        };
+        let (sender, orders) = mpsc::unbounded_channel();
+        runtime.spawn(Desk::new(self.base.lanes.links().clone(), self.rule, self.tell.clone()).run(orders));
+        let sent = sender.send(order).map_err(|_| ending());
+        *desk = Some(sender);
+        sent
+    }
+}
+
+fn ending() -> Error {
+    Error::unavailable("the session ended with its runtime").in_store("postgres")
+}
+
+/// What no order of that kind is answered with.
+fn mixed_up<T>() -> Result<T> {
+    Err(super::values::odd("something else"))
+}
+
+#[async_trait]
+impl Store for AdvisoryStore {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
+            expiry: Expiry::Session,
+            shared: true,
+            exact_names: false,
+            runtime: Runtime::Keeper,
+            ttl_floor: Duration::from_millis(100),
+            hand_over_slack: SLACK,
+            ..StoreInfo::new("postgres", Guarantee::Primary)
+        }
+    }
+
+    async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
+        let read = |(claim, outcome): (&Claim, Result<Outcome>)| match outcome? {
+            Outcome::Granted(token) => Ok(Attempt::Granted(Grant { token, stamp: claim.stamp, lease: claim.ttl })),
+            Outcome::Held(held) => Ok(Attempt::Held(held)),
+            _ => mixed_up(),
+        };
+        claims.iter().zip(self.order(Op::Acquire, claims).await).map(read).collect()
+    }
+
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        let read = |(claim, outcome): (&Claim, Result<Outcome>)| match outcome? {
+            Outcome::Renewed => Ok(Renewal::Renewed(claim.ttl)),
+            Outcome::Lost(reason) => Ok(Renewal::Lost(reason)),
+            _ => mixed_up(),
+        };
+        claims.iter().zip(self.order(Op::Renew, claims).await).map(read).collect()
+    }
+
+    async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
+        let read = |outcome: Result<Outcome>| match outcome? {
+            Outcome::Released(true) => Ok(Release::Released),
+            Outcome::Released(false) => Ok(Release::NotHeld),
+            _ => mixed_up(),
+        };
+        self.order(Op::Release, claims).await.into_iter().map(read).collect()
+    }
+
+    async fn next_event(&self) -> Event {
+        match self.events.lock().await.recv().await {
+            Some(event) => event,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
+        self.record(name).await
+    }
+
+    async fn list(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
+        self.page(prefix, cursor).await
+    }
+
+    async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
+        self.break_one(name, token).await
+    }
+}
+
+#[async_trait]
+impl Register for AdvisoryStore {
+    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
+        self.base.enter(key, pass).await
+    }
+
+    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
+        self.base.write(key, pass, value, ttl).await
+    }
+
+    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
+        self.base.read(key).await
+    }
+}

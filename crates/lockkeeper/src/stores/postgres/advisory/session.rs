@@ -1,0 +1,328 @@
+//! One connection to the server whose session holds all locks of a keeper: as opened, and what is asked of it.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::LockName;
+use crate::store::Note;
+use crate::stores::postgres::connect::Links;
+use crate::stores::postgres::error::{is_fatal, map_err};
+use crate::stores::postgres::socket::{Driver, Opened};
+use crate::stores::postgres::values::{Answer, Id, field, odd};
+use crate::token::HolderId;
+use crate::transaction::postgres::Key;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Row, Statement};
+
+/// After this long without an answer the session is given up: its locks are lost, and the server finds that out too.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long a session that is no longer needed may take to say good-bye.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// How much longer than the longest TTL the server keeps a session that says nothing.
+const SPARE: Duration = Duration::from_secs(2);
+
+/// How the server finds a peer that is gone without a word: after 5 s of silence it asks, three times, 2 s apart. A row
+/// lock that somebody holds for long must not keep renewals waiting; what is noted here need not be on disk.
+const SETTINGS: &str = "SET synchronous_commit = off; SET lock_timeout = '2s'; SET tcp_keepalives_idle = 5; \
+    SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; SET tcp_user_timeout = 10000";
+
+/// How often it is looked, each time with another connection in a transaction, whether the session stays with its server.
+const LOOKS: u32 = 3;
+
+/// How a question ended without an answer.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The session is over, and all its locks.
+    Over(Error),
+    /// The server said no; whatever it had begun may have happened.
+    Refused(Error),
+}
+
+/// A session.
+pub(super) struct Session {
+    client: Client,
+    /// What the server tells by itself; ends with the connection.
+    pub(super) notes: mpsc::UnboundedReceiver<String>,
+    /// Dropped with the session: ends the task that drives the connection.
+    _watch: oneshot::Sender<()>,
+    id: HolderId,
+    pid: i32,
+    /// Whether the server can end a session that says nothing (14 or newer), and after how long it does now.
+    idle: Option<Duration>,
+    take: Statement,
+    free: Statement,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("pid", &self.pid).finish_non_exhaustive()
+    }
+}
+
+/// The key by which others see that a session lives.
+fn alive(id: HolderId) -> i64 {
+    let bytes = id.to_u128().to_be_bytes();
+    i64::from_be_bytes(std::array::from_fn(|i| bytes[i]))
+}
+
+impl Session {
+    pub(super) async fn open(links: &Links) -> Result<Self> {
+        let opened = tokio::time::timeout(PATIENCE, Self::open_now(links)).await;
+        opened.map_err(|_| late())?
+    }
+
+    async fn open_now(links: &Links) -> Result<Self> {
+        let id = HolderId::random()?;
+        let schema = &links.options().schema;
+        let Opened { client, driver, pid, direct } = links.open().await?;
+        let (sender, notes) = mpsc::unbounded_channel();
+        let (watch, dropped) = oneshot::channel();
+        tokio::spawn(drive(driver, sender, dropped));
+        if links.pooled() || !links.is_session(direct) && is_pooled(links, &client, pid).await? {
+            return Err(pooler());
+        }
+        let set = format!("{SETTINGS}; LISTEN lk_{}", id.to_hex());
+        client.batch_execute(&set).await.map_err(map_err)?;
+        let hello = "SELECT pg_try_advisory_lock($1), current_setting('server_version_num')::integer, pg_backend_pid()";
+        let rows = client.query_typed(hello, &[(&alive(id), Type::INT8)]).await.map_err(map_err)?;
+        let row = rows.first().ok_or_else(|| odd("nothing"))?;
+        if !field::<bool>(row, 0)? {
+            return Err(odd("no lock for a new session"));
+        }
+        if field::<i32>(row, 2)? != pid {
+            return Err(pooler());
+        }
+        let idle = (field::<i32>(row, 1)? >= 140_000).then_some(Duration::ZERO);
+        if idle.is_some() {
+            client.batch_execute("SET idle_session_timeout = 0").await.map_err(map_err)?;
+        }
+        let lists = [
+            Type::BYTEA_ARRAY,
+            Type::INT2_ARRAY,
+            Type::INT8_ARRAY,
+            Type::BOOL_ARRAY,
+            Type::BOOL_ARRAY,
+            Type::UUID_ARRAY,
+        ];
+        let notes_and_me = [Type::BYTEA_ARRAY, Type::INT8_ARRAY, Type::BYTEA_ARRAY, Type::UUID, Type::INT8];
+        let take = format!("SELECT * FROM {schema}.advisory_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)");
+        let take = client.prepare_typed(&take, &[&lists[..], &notes_and_me].concat()).await.map_err(map_err)?;
+        let free = format!("SELECT * FROM {schema}.advisory_free($1, $2, $3, $4, $5, $6, $7)");
+        let free = client.prepare_typed(&free, &[&lists[..], &[Type::BOOL]].concat()).await.map_err(map_err)?;
+        Ok(Self { client, notes, _watch: watch, id, pid, idle, take, free })
+    }
+
+    /// Ends what is left of an earlier session on the server, if it has not noticed yet.
+    pub(super) async fn end_earlier(&self, links: &Links, earlier: HolderId) {
+        let text = format!(
+            "SELECT pg_terminate_backend(backend) FROM {}.advisory_keys WHERE space = 1 AND key = $1 AND exclusive \
+             AND granted",
+            links.options().schema
+        );
+        let earlier = alive(earlier);
+        let params: [(&(dyn ToSql + Sync), Type); 1] = [(&earlier, Type::INT8)];
+        let ended = self.client.query_typed(&text, &params);
+        // If it may not, the server finds out by itself.
+        if !matches!(tokio::time::timeout(PATIENCE, ended).await, Ok(Ok(_))) {
+            tracing::debug!("an earlier session could not be ended");
+        }
+    }
+
+    pub(super) fn id(&self) -> HolderId {
+        self.id
+    }
+
+    /// Whether the server is told to end the session when it says nothing for a while.
+    pub(super) fn is_limited(&self) -> bool {
+        self.idle.is_some_and(|idle| !idle.is_zero())
+    }
+
+    /// Lets the session last `ttl` without a word from us, at least; `None`: for ever.
+    pub(super) async fn last(&mut self, ttl: Option<Duration>) -> Result<(), Fault> {
+        let wanted = ttl.map_or(Duration::ZERO, |ttl| ttl + SPARE);
+        match self.idle {
+            Some(now) if ttl.is_none() && !now.is_zero() || wanted > now => {}
+            _ => return Ok(()),
+        }
+        // More than the setting can hold is no limit.
+        let wanted = if wanted.as_millis() > i32::MAX as u128 { Duration::ZERO } else { wanted };
+        if Some(wanted) == self.idle {
+            return Ok(());
+        }
+        let text = "SELECT set_config('idle_session_timeout', $1, false)";
+        let millis = wanted.as_millis().to_string();
+        self.bounded(self.client.query_typed(text, &[(&millis, Type::TEXT)])).await?;
+        self.idle = Some(wanted);
+        Ok(())
+    }
+
+    /// Sees that the session is there, and the same.
+    pub(super) async fn ping(&self) -> Result<(), Fault> {
+        let rows = self.bounded(self.client.query_typed("SELECT pg_backend_pid()", &[])).await?;
+        match rows.first().map(|row| field::<i32>(row, 0)) {
+            Some(Ok(pid)) if pid == self.pid => Ok(()),
+            _ => Err(Fault::Over(pooler())),
+        }
+    }
+
+    /// Tries to take each.
+    pub(super) async fn take(&self, wanted: &[Entry<'_>], notes: &[&Note]) -> Result<Vec<Answer>, Fault> {
+        let lists = Lists::new(wanted);
+        let hosts: Vec<&[u8]> = notes.iter().map(|note| note.host.as_bytes()).collect();
+        let pids: Vec<i64> = notes.iter().map(|note| i64::from(note.pid)).collect();
+        let labels: Vec<&[u8]> = notes.iter().map(|note| note.label.as_bytes()).collect();
+        let (me, alive) = (Id(self.id), alive(self.id));
+        let more: [&(dyn ToSql + Sync); 5] = [&hosts, &pids, &labels, &me, &alive];
+        let params = [&lists.params()[..], &more].concat();
+        answers(wanted.len(), &self.bounded(self.client.query(&self.take, &params)).await?)
+    }
+
+    /// Gives each back; `forget` as the function has it.
+    pub(super) async fn free(&self, held: &[Entry<'_>], forget: bool) -> Result<Vec<Answer>, Fault> {
+        let lists = Lists::new(held);
+        let params = [&lists.params()[..], &[&forget]].concat();
+        answers(held.len(), &self.bounded(self.client.query(&self.free, &params)).await?)
+    }
+
+    /// Gives back what a call that failed half-way may have taken.
+    pub(super) async fn undo(&self, links: &Links, wanted: &[Entry<'_>]) -> Result<(), Fault> {
+        let schema = &links.options().schema;
+        let text = format!(
+            "SELECT {schema}.advisory_unlock(x.space, x.key, x.shared) \
+             FROM unnest($1::smallint[], $2::bigint[], $3::boolean[], $4::boolean[]) AS x (space, key, shared, have) \
+             WHERE NOT x.have"
+        );
+        let lists = Lists::new(wanted);
+        let params: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&lists.spaces, Type::INT2_ARRAY),
+            (&lists.keys, Type::INT8_ARRAY),
+            (&lists.shared, Type::BOOL_ARRAY),
+            (&lists.have, Type::BOOL_ARRAY),
+        ];
+        self.bounded(self.client.query_typed(&text, &params)).await.map(drop)
+    }
+
+    /// Forgets what nobody needs; for the sake of space only.
+    pub(super) async fn clean(&self, links: &Links) {
+        let text = format!("SELECT {}.advisory_clean()", links.options().schema);
+        if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, self.client.query_typed(&text, &[])).await {
+            tracing::debug!(%error, "unused rows were not removed");
+        }
+    }
+
+    async fn bounded(
+        &self,
+        asked: impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>>,
+    ) -> Result<Vec<Row>, Fault> {
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Ok(rows)) => Ok(rows),
+            Ok(Err(error)) if self.client.is_closed() || is_over(&error) => Err(Fault::Over(map_err(error))),
+            Ok(Err(error)) => Err(Fault::Refused(map_err(error))),
+            Err(_) => Err(Fault::Over(late())),
+        }
+    }
+}
+
+/// A statement that was cancelled or timed out ends no session.
+fn is_over(error: &tokio_postgres::Error) -> bool {
+    is_fatal(error) && error.code().is_none_or(|code| code.code() != "57014")
+}
+
+/// A lock to take or to give back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<'a> {
+    pub(super) name: &'a LockName,
+    pub(super) key: Key,
+    pub(super) shared: bool,
+    /// Whether another Shared holder of the session has it.
+    pub(super) have: bool,
+    pub(super) holder: HolderId,
+}
+
+/// Entries as the functions want them.
+#[derive(Default)]
+struct Lists<'a> {
+    names: Vec<&'a [u8]>,
+    spaces: Vec<i16>,
+    keys: Vec<i64>,
+    shared: Vec<bool>,
+    have: Vec<bool>,
+    holders: Vec<Id>,
+}
+
+impl<'a> Lists<'a> {
+    fn new(entries: &[Entry<'a>]) -> Self {
+        let mut lists = Self::default();
+        for entry in entries {
+            lists.names.push(entry.name.as_bytes());
+            lists.spaces.push(entry.key.space());
+            lists.keys.push(entry.key.number());
+            lists.shared.push(entry.shared);
+            lists.have.push(entry.have);
+            lists.holders.push(Id(entry.holder));
+        }
+        lists
+    }
+
+    fn params(&self) -> [&(dyn ToSql + Sync); 6] {
+        [&self.names, &self.spaces, &self.keys, &self.shared, &self.have, &self.holders]
+    }
+}
+
+/// One answer for each entry, in order.
+fn answers(count: usize, rows: &[Row]) -> Result<Vec<Answer>, Fault> {
+    let read = rows.iter().map(Answer::read).collect::<Result<Vec<_>>>().map_err(Fault::Refused)?;
+    if read.len() == count { Ok(read) } else { Err(Fault::Refused(odd("another number of rows"))) }
+}
+
+async fn drive(mut driver: Driver, notes: mpsc::UnboundedSender<String>, dropped: oneshot::Receiver<()>) {
+    let forward = async {
+        while let Some(Ok(message)) = driver.message().await {
+            if let AsyncMessage::Notification(note) = message
+                && notes.send(note.payload().to_owned()).is_err()
+            {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = forward => {}
+        // Resolves, with an error, when the session is dropped.
+        _ = dropped => drop(tokio::time::timeout(FAREWELL, driver.until_closed()).await),
+    }
+}
+
+/// Whether the session has another server process than before, or shares it with another connection. A second connection
+/// begins a transaction each time: a pooler that gives servers to transactions must then show itself.
+async fn is_pooled(links: &Links, client: &Client, pid: i32) -> Result<bool> {
+    let Opened { client: mut other, driver, .. } = links.open().await?;
+    let (sender, _notes) = mpsc::unbounded_channel();
+    let (_watch, dropped) = oneshot::channel();
+    tokio::spawn(drive(driver, sender, dropped));
+    let ask = "SELECT pg_backend_pid()";
+    for _ in 0..LOOKS {
+        let transaction = other.transaction().await.map_err(map_err)?;
+        let theirs = transaction.query_typed(ask, &[]).await.map_err(map_err)?;
+        let ours = client.query_typed(ask, &[]).await.map_err(map_err)?;
+        let (theirs, ours) =
+            (theirs.first().map(|row| field::<i32>(row, 0)), ours.first().map(|row| field::<i32>(row, 0)));
+        transaction.rollback().await.map_err(map_err)?;
+        if !matches!((theirs, ours), (Some(Ok(theirs)), Some(Ok(ours))) if ours == pid && theirs != pid) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Advisory locks belong to a session of the server.
+fn pooler() -> Error {
+    let text = "a pooler gives each transaction another server, so no session can hold an advisory lock: connect to the \
+                server itself, let the pooler pool sessions, or use mode=lease";
+    Error::new(ErrorKind::Unsupported, text).in_store("postgres")
+}
+
+fn late() -> Error {
+    Error::unavailable("the server did not answer in time").in_store("postgres")
+}

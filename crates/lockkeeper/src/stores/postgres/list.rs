@@ -1,0 +1,94 @@
+//! What operators see.
+
+use super::PostgresStore;
+use super::statements::mode_of;
+use super::values::{field, holder, note};
+use crate::error::Result;
+use crate::name::LockName;
+use crate::store::{Cursor, Page, Record, WaiterRecord};
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+/// How many locks a page of a listing holds.
+pub(super) const PAGE: usize = 100;
+
+/// Everything about some names: each one's holders, oldest first, then its waiters in line.
+const RECORDS: &str = "
+SELECT name, 'holder' AS kind, 0::bigint, host, pid, label, token, since, expires - {now}, 0 AS seq FROM {s}.lock
+WHERE name = ANY ($1) AND expires > {now}
+UNION ALL
+SELECT name, kind, mode, host, pid, label, token, since, expires - {now}, seq FROM {s}.claim
+WHERE name = ANY ($1) AND kind <> 'tomb' AND expires > {now}
+ORDER BY name, kind, token, seq";
+
+/// Names in use after one name, within a range.
+const NAMES: &str = "
+SELECT name FROM {s}.lock l WHERE name > $1 AND name >= $2 AND ($3::bytea IS NULL OR name < $3)
+    AND (expires > {now} OR others > 0
+        AND EXISTS (SELECT FROM {s}.claim c WHERE c.name = l.name AND c.kind <> 'tomb' AND c.expires > {now}))
+ORDER BY name LIMIT $4";
+
+impl PostgresStore {
+    /// One lock.
+    pub(super) async fn record(&self, name: &LockName) -> Result<Option<Record>> {
+        Ok(self.records(std::slice::from_ref(name)).await?.pop())
+    }
+
+    /// One page.
+    pub(super) async fn page(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
+        let after = cursor.map_or(&[][..], |cursor| &cursor.0);
+        let end = above(prefix);
+        let count = i64::try_from(PAGE + 1).unwrap_or(i64::MAX);
+        let params: [(&(dyn ToSql + Sync), Type); 4] =
+            [(&after, Type::BYTEA), (&prefix, Type::BYTEA), (&end, Type::BYTEA), (&count, Type::INT8)];
+        let rows = self.ask(NAMES, &params).await?;
+        let name = |row: &Row| LockName::new(field::<&[u8]>(row, 0)?);
+        let mut names = rows.iter().map(name).collect::<Result<Vec<_>>>()?;
+        let more = names.len() > PAGE;
+        names.truncate(PAGE);
+        let records = if names.is_empty() { Vec::new() } else { self.records(&names).await? };
+        Ok(Page { records, next: names.last().filter(|_| more).map(|name| Cursor(name.as_bytes().to_vec())) })
+    }
+
+    /// Those of the names that are in use, in their order.
+    async fn records(&self, names: &[LockName]) -> Result<Vec<Record>> {
+        let bytes: Vec<&[u8]> = names.iter().map(LockName::as_bytes).collect();
+        let rows = self.ask(RECORDS, &[(&bytes, Type::BYTEA_ARRAY)]).await?;
+        let mut records: Vec<Record> = Vec::new();
+        for row in &rows {
+            let name: &[u8] = field(row, 0)?;
+            if records.last().is_none_or(|record| record.name.as_bytes() != name) {
+                records.push(Record::new(LockName::new(name)?));
+            }
+            let Some(record) = records.last_mut() else { continue };
+            let (mode, note) = (mode_of(field(row, 2)?), note(row, 3)?);
+            if field::<&str>(row, 1)? == "waiter" {
+                record.waiters.push(WaiterRecord::new(mode, note));
+                record.waiting = record.waiting.saturating_add(1);
+            } else {
+                record.holders.push(holder(mode, note, field(row, 6)?, field(row, 7)?, field(row, 8)?));
+            }
+        }
+        Ok(records)
+    }
+}
+
+/// The first name after all that begin with `prefix`; `None` when there is none.
+pub(super) fn above(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_ends_after_its_prefix() {
+        assert_eq!(above(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(above(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!((above(b"\xff"), above(b"")), (None, None));
+    }
+}

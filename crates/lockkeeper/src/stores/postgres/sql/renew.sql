@@ -1,0 +1,88 @@
+CREATE FUNCTION {s}.renew_one(my_name bytea, me uuid, my_ttl bigint, life bigint, my_stamp bigint, my_keeper uuid)
+RETURNS {s}.answer LANGUAGE plpgsql AS $f$
+DECLARE
+    l {s}.lock;
+    was {s}.lock;
+    at bigint;
+    c {s}.claim;
+    a {s}.answer;
+    -- Never shorter: a delayed renewal must not take back what a later one gave.
+    longest bigint;
+BEGIN
+    SELECT * INTO l FROM {s}.lock x WHERE x.name = my_name FOR UPDATE;
+    at := {now};
+    was := l;
+    a.code := 4;
+    IF l.name IS NOT NULL THEN
+        IF l.others > 0 THEN
+            -- The place is refreshed first: a keep-alive that arrives in time must not lose it to the sweep.
+            UPDATE {s}.claim x SET expires = at + life, ttl = life, stamp = my_stamp, keeper = my_keeper
+            WHERE x.name = my_name AND x.holder = me AND x.kind = 'waiter' AND x.expires > at;
+        END IF;
+        l := {s}.advance(l, at);
+        IF l.others > 0 THEN
+            SELECT * INTO c FROM {s}.claim x WHERE x.name = my_name AND x.holder = me ORDER BY x.kind = 'tomb' LIMIT 1;
+        END IF;
+        IF l.holder = me THEN
+            longest := greatest(my_ttl, l.expires - at);
+            a.code := CASE WHEN l.lease IS NULL THEN 1 ELSE 2 END;
+            a.token := l.token;
+            l.expires := at + longest; l.ttl := longest; l.keeper := NULL; l.stamp := NULL; l.lease := NULL;
+        ELSIF c.kind = 'holder' THEN
+            longest := greatest(my_ttl, c.expires - at);
+            a.code := CASE WHEN c.lease IS NULL THEN 1 ELSE 2 END;
+            a.token := c.token;
+            UPDATE {s}.claim x SET expires = at + longest, ttl = longest, keeper = NULL, stamp = NULL, lease = NULL
+            WHERE x.name = my_name AND x.seq = c.seq;
+        ELSIF c.kind = 'waiter' THEN
+            a := {s}.held(l, at, (SELECT count(*)::integer FROM {s}.claim x
+                WHERE x.name = my_name AND x.kind = 'waiter' AND x.seq <= c.seq));
+        ELSE
+            a.place := CASE c.reason WHEN 'broken' THEN 1 WHEN 'released' THEN 2 END;
+        END IF;
+        IF l IS DISTINCT FROM was THEN PERFORM {s}.save(l); END IF;
+    END IF;
+    a.holder := me;
+    RETURN a;
+END $f$;
+
+-- Prolongs each claim, held or waiting; no name twice. Exclusive holders in one statement, the others one by one.
+CREATE FUNCTION {s}.renew(names bytea[], holders uuid[], ttls bigint[], lives bigint[], stamps bigint[], my_keeper uuid)
+RETURNS SETOF {s}.answer LANGUAGE plpgsql {patience} AS $f$
+DECLARE
+    at bigint := {now};
+    a {s}.answer;
+    kept uuid[];
+    i integer;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
+    IF cardinality(names) = 1 THEN
+        UPDATE {s}.lock l SET ttl = greatest(ttls[1], least(l.expires - at, l.ttl)),
+            expires = at + greatest(ttls[1], least(l.expires - at, l.ttl))
+        WHERE l.name = names[1] AND l.holder = holders[1] AND l.lease IS NULL AND l.expires > at;
+        IF FOUND THEN
+            a.holder := holders[1]; a.code := 1;
+        ELSE
+            a := {s}.renew_one(names[1], holders[1], ttls[1], lives[1], stamps[1], my_keeper);
+        END IF;
+        RETURN NEXT a;
+        RETURN;
+    END IF;
+    -- In one order everywhere, so that two batches never wait for each other.
+    PERFORM 1 FROM {s}.lock l WHERE l.name = ANY (names) ORDER BY l.name FOR UPDATE;
+    WITH prolonged AS (
+        UPDATE {s}.lock l SET ttl = greatest(x.ttl, least(l.expires - at, l.ttl)),
+            expires = at + greatest(x.ttl, least(l.expires - at, l.ttl))
+        FROM unnest(names, holders, ttls) AS x (name, holder, ttl)
+        WHERE l.name = x.name AND l.holder = x.holder AND l.lease IS NULL AND l.expires > at
+        RETURNING l.holder
+    )
+    SELECT array_agg(p.holder) INTO kept FROM prolonged p;
+    RETURN QUERY SELECT k.holder, 1, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bytea, NULL::bigint,
+        NULL::bytea FROM unnest(kept) AS k (holder);
+    IF cardinality(kept) = cardinality(names) THEN RETURN; END IF;
+    FOR i IN SELECT x.i FROM unnest(names, holders) WITH ORDINALITY AS x (name, holder, i)
+        LEFT JOIN unnest(kept) AS k (holder) USING (holder) WHERE k.holder IS NULL ORDER BY x.name LOOP
+        RETURN NEXT {s}.renew_one(names[i], holders[i], ttls[i], lives[i], stamps[i], my_keeper);
+    END LOOP;
+END $f$;

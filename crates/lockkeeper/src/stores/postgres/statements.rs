@@ -1,0 +1,158 @@
+//! The three statements of every day, prepared where connections are sessions, and sent whole where a pooler stands
+//! between.
+
+use super::connect::{Line, Links};
+use super::error::{is_fatal, is_pooling, map_err};
+use super::values::Id;
+use crate::error::{Error, Result};
+use crate::store::{Claim, Mode};
+use crate::token::HolderId;
+use std::time::Duration;
+use tokio::sync::OnceCell;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Row, Statement};
+
+/// How long a tombstone outlives the TTL of its claim: longer than any message is delayed in practice.
+const TOMB_EXTRA: Duration = Duration::from_secs(60);
+
+/// What is asked of the server for a batch of claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    Acquire,
+    Renew,
+    Release,
+}
+
+impl Op {
+    /// The call of our function, with its parameters' types.
+    pub(super) fn text(self, schema: &str) -> (String, &'static [Type]) {
+        match self {
+            Self::Acquire => (
+                format!("SELECT * FROM {schema}.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"),
+                &[
+                    Type::BYTEA_ARRAY,
+                    Type::UUID_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::BOOL_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::UUID,
+                    Type::BYTEA_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::BYTEA_ARRAY,
+                ],
+            ),
+            Self::Renew => (
+                format!("SELECT * FROM {schema}.renew($1, $2, $3, $4, $5, $6)"),
+                &[
+                    Type::BYTEA_ARRAY,
+                    Type::UUID_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::UUID,
+                ],
+            ),
+            Self::Release => (
+                format!("SELECT * FROM {schema}.release($1, $2, $3)"),
+                &[Type::BYTEA_ARRAY, Type::UUID_ARRAY, Type::INT8_ARRAY],
+            ),
+        }
+    }
+}
+
+/// What is prepared on one connection.
+#[derive(Debug, Default)]
+pub(super) struct Statements {
+    acquire: OnceCell<Statement>,
+    renew: OnceCell<Statement>,
+    release: OnceCell<Statement>,
+}
+
+impl Statements {
+    fn cell(&self, op: Op) -> &OnceCell<Statement> {
+        match op {
+            Op::Acquire => &self.acquire,
+            Op::Renew => &self.renew,
+            Op::Release => &self.release,
+        }
+    }
+}
+
+/// Runs one step for every claim, in one statement.
+pub(super) async fn send(links: &Links, line: &Line, op: Op, claims: &[Claim], keeper: HolderId) -> Result<Vec<Row>> {
+    let names: Vec<&[u8]> = claims.iter().map(|c| c.name.as_bytes()).collect();
+    let holders: Vec<Id> = claims.iter().map(|c| Id(c.holder)).collect();
+    let ttls: Vec<i64> = claims.iter().map(|c| micros(c.ttl)).collect();
+    if op == Op::Release {
+        let tombs: Vec<Option<i64>> = claims.iter().map(|c| c.unsettled.then(|| micros(c.ttl + TOMB_EXTRA))).collect();
+        return call(links, line, op, &[&names, &holders, &tombs]).await;
+    }
+    let lives: Vec<i64> = claims.iter().map(|c| micros(c.waiter_lease())).collect();
+    let stamps: Vec<i64> = claims.iter().map(|c| i64::try_from(c.stamp.as_micros()).unwrap_or(i64::MAX)).collect();
+    let keeper = Id(keeper);
+    if op == Op::Renew {
+        return call(links, line, op, &[&names, &holders, &ttls, &lives, &stamps, &keeper]).await;
+    }
+    let modes: Vec<i64> = claims.iter().map(|c| mode_number(c.mode)).collect();
+    let queues: Vec<bool> = claims.iter().map(|c| c.queue).collect();
+    let hosts: Vec<&[u8]> = claims.iter().map(|c| c.note.host.as_bytes()).collect();
+    let pids: Vec<i64> = claims.iter().map(|c| i64::from(c.note.pid)).collect();
+    let labels: Vec<&[u8]> = claims.iter().map(|c| c.note.label.as_bytes()).collect();
+    call(links, line, op, &[&names, &holders, &modes, &ttls, &queues, &lives, &stamps, &keeper, &hosts, &pids, &labels])
+        .await
+}
+
+async fn call(links: &Links, line: &Line, op: Op, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+    if links.is_session(line.direct) {
+        let prepare = || async {
+            let (text, types) = op.text(&links.options().schema);
+            line.client.prepare_typed(&text, types).await
+        };
+        let prepared = line.statements.cell(op).get_or_try_init(prepare).await;
+        let answered = match prepared {
+            Ok(statement) => line.client.query(statement, params).await,
+            Err(error) => Err(error),
+        };
+        match answered {
+            // The server has not begun it, so sending it again is no repeat.
+            Err(error) if is_pooling(&error) => links.found_pooler(),
+            answered => return answered.map_err(|error| failed(links, line, error)),
+        }
+    }
+    let (text, types) = op.text(&links.options().schema);
+    let typed: Vec<(&(dyn ToSql + Sync), Type)> = params.iter().copied().zip(types.iter().cloned()).collect();
+    line.client.query_typed(&text, &typed).await.map_err(|error| failed(links, line, error))
+}
+
+/// What an error means, after drawing the conclusions for the connection.
+pub(super) fn failed(links: &Links, line: &Line, error: tokio_postgres::Error) -> Error {
+    if is_fatal(&error) {
+        links.broken(line);
+    }
+    map_err(error)
+}
+
+/// 0 for Exclusive, -1 for Shared, the limit for Permits.
+fn mode_number(mode: Mode) -> i64 {
+    match mode {
+        Mode::Exclusive => 0,
+        Mode::Shared => -1,
+        Mode::Permit { limit } => limit.into(),
+    }
+}
+
+/// The other way round.
+pub(super) fn mode_of(number: i64) -> Mode {
+    match u32::try_from(number) {
+        Ok(0) => Mode::Exclusive,
+        Ok(limit) => Mode::Permit { limit },
+        Err(_) => Mode::Shared,
+    }
+}
+
+/// Whole microseconds, rounded up: the server must not end a lease before we do.
+pub(super) fn micros(d: Duration) -> i64 {
+    i64::try_from(d.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX)
+}

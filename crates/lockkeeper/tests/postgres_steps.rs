@@ -1,0 +1,245 @@
+//! The PostgreSQL store's steps where they meet: a waiter that arrives during a release, batches that share names, clocks
+//! that step, rows that nobody uses any more.
+#![cfg(feature = "postgres")]
+
+use lockkeeper::clock::system_now;
+use lockkeeper::store::{Attempt, Claim, Release, Renewal};
+use lockkeeper::stores::postgres::PostgresStore;
+use lockkeeper::{Guard, HolderId, Keeper, LockName, LossReason, Mode, State, Store};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+use testkit::PostgresServer;
+
+static SERVER: LazyLock<&PostgresServer> = LazyLock::new(|| PostgresServer::new().share());
+
+/// Long enough that nothing here is let in by the end of a lease.
+const LONG: Duration = Duration::from_secs(60);
+
+async fn open() -> Arc<PostgresStore> {
+    Arc::new(PostgresStore::connect(&SERVER.url()).await.expect("connected"))
+}
+
+fn claim(name: &str, mode: Mode, queue: bool) -> Claim {
+    let name = LockName::new(name).expect("a name");
+    let mut claim = Claim::new(name, HolderId::random().expect("random"), LONG, system_now(), Arc::default());
+    (claim.mode, claim.queue) = (mode, queue);
+    claim
+}
+
+fn one<T>(mut answers: Vec<lockkeeper::Result<T>>) -> T {
+    assert_eq!(answers.len(), 1);
+    answers.remove(0).expect("answered")
+}
+
+/// What a waiter is told when it asks: whether the lock is its own by now.
+async fn has(store: &PostgresStore, claim: &Claim) -> bool {
+    match one(store.renew(std::slice::from_ref(claim)).await) {
+        Renewal::Granted(_) | Renewal::Renewed(_) => true,
+        Renewal::Waiting(_) => false,
+        Renewal::Lost(reason) => panic!("lost: {reason}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_arrives_during_a_release_is_never_overlooked() {
+    let (a, b, c) = (open().await, open().await, open().await);
+    let mut queued = 0;
+    for round in 0..300 {
+        let name = format!("race/{}", round % 3);
+        let held = claim(&name, Mode::Exclusive, false);
+        assert!(matches!(one(a.try_acquire(std::slice::from_ref(&held)).await), Attempt::Granted(_)), "round {round}");
+        let waiters = [claim(&name, Mode::Exclusive, true), claim(&name, Mode::Exclusive, true)];
+        let (ended, first, second) = tokio::join!(
+            a.release(std::slice::from_ref(&held)),
+            b.try_acquire(&waiters[..1]),
+            c.try_acquire(&waiters[1..]),
+        );
+        assert_eq!(one(ended), Release::Released);
+        queued += [one(first), one(second)].iter().filter(|answer| matches!(answer, Attempt::Held(_))).count();
+        // Everything is answered and committed: one of the two has it now, and the other has it next.
+        let inside = [has(&b, &waiters[0]).await, has(&c, &waiters[1]).await];
+        assert!(inside == [true, false] || inside == [false, true], "round {round}: {inside:?}");
+        let (stores, now) = ([&b, &c], usize::from(inside[1]));
+        assert_eq!(one(stores[now].release(&waiters[now..=now]).await), Release::Released);
+        assert!(has(stores[1 - now], &waiters[1 - now]).await, "round {round}");
+        assert_eq!(one(stores[1 - now].release(&waiters[1 - now..=1 - now]).await), Release::Released);
+    }
+    println!("{queued} waiters queued in 300 rounds, 0 overlooked");
+    assert!(queued >= 300, "in every round one of the two has to wait");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_of_several_keepers_never_wait_for_each_other_in_a_circle() {
+    const ROUNDS: usize = 60;
+    let mut running = Vec::new();
+    for keeper in 0..3 {
+        let store = open().await;
+        for task in 0..6 {
+            let store = store.clone();
+            running.push(tokio::spawn(async move {
+                let mut random = fastrand::Rng::with_seed(keeper * 100 + task);
+                let mut steps = 0;
+                for round in 0..ROUNDS {
+                    // Some names are new in every round, so that rows are made as well as locked.
+                    let mut names: Vec<String> =
+                        (0..8).map(|i| format!("batch/{i}/{}", if i < 4 { round } else { 0 })).collect();
+                    names.retain(|_| random.bool());
+                    random.shuffle(&mut names);
+                    let modes = [Mode::Exclusive, Mode::Shared, Mode::Permit { limit: 3 }];
+                    let mut claims: Vec<Claim> =
+                        names.iter().map(|name| claim(name, modes[random.usize(..3)], random.bool())).collect();
+                    // A differing mode is no error, a differing limit would be: there is only one.
+                    for answer in store.try_acquire(&claims).await {
+                        answer.expect("answered");
+                    }
+                    for answer in store.renew(&claims).await {
+                        answer.expect("answered");
+                    }
+                    claims.iter_mut().for_each(|claim| claim.unsettled = random.u8(..4) == 0);
+                    for answer in store.release(&claims).await {
+                        answer.expect("answered");
+                    }
+                    steps += claims.len() * 3;
+                }
+                steps
+            }));
+        }
+    }
+    let mut steps = 0;
+    for task in running {
+        steps += task.await.expect("no deadlock");
+    }
+    println!("{steps} steps in batches, 0 refused");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_locks_need_few_connections() {
+    let server = PostgresServer::new();
+    let keeper = Keeper::builder(server.url()).ttl(LONG).connect().await.expect("connected");
+    let taking: Vec<_> = (0..600)
+        .map(|i| {
+            let lock = keeper.lock(format!("many/{i}"));
+            tokio::spawn(async move { lock.acquire().await.expect("granted") })
+        })
+        .collect();
+    let mut guards = Vec::new();
+    for guard in taking {
+        guards.push(guard.await.expect("granted"));
+    }
+    assert_eq!(server.sql("SELECT count(*) FROM lockkeeper.locks"), "600");
+    let connections: u32 = server
+        .sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lockkeeper'")
+        .parse()
+        .expect("a number");
+    assert!(connections <= 5, "{connections}");
+    drop(guards);
+    assert_eq!(keeper.close(LONG).await.expect("closed").releasing, 0);
+    assert_eq!(server.sql("SELECT count(*) FROM lockkeeper.locks"), "0");
+}
+
+#[tokio::test]
+async fn rows_that_nobody_uses_are_removed_and_tokens_still_rise() {
+    let server = PostgresServer::new();
+    let keeper = Keeper::builder(server.url()).ttl(LONG).connect().await.expect("connected");
+    let held = keeper.lock("held").acquire().await.expect("granted");
+    let shared = keeper.lock("shared").shared().acquire().await.expect("granted");
+    let used = keeper.lock("used").acquire().await.expect("granted");
+    let last = used.token();
+    used.release().await.expect("released");
+    let old = "UPDATE lockkeeper.lock SET token = token - 2 * 86400000000::bigint";
+    server.sql(old);
+    server.sql(
+        "INSERT INTO lockkeeper.lock (name, token, others) VALUES ('tomb', 1, 1);
+         INSERT INTO lockkeeper.claim (name, seq, kind, holder, mode, expires, ttl)
+         VALUES ('tomb', 1, 'tomb', gen_random_uuid(), 0, 1, 1)",
+    );
+    assert_eq!(server.sql("SELECT lockkeeper.clean()"), "f", "nothing more to do");
+    assert_eq!(
+        server.sql("SELECT string_agg(encode(name, 'escape'), ' ' ORDER BY name) FROM lockkeeper.lock"),
+        "held shared"
+    );
+    assert_eq!(server.sql("SELECT count(*) FROM lockkeeper.claim"), "1");
+    assert_eq!((held.state(), shared.state()), (State::Held, State::Held));
+    assert!(keeper.lock("used").acquire().await.expect("granted").token() > last);
+    // Not again so soon: one keeper in ten minutes is enough.
+    server.sql(old);
+    drop((held, shared));
+    assert_eq!(server.sql("SELECT lockkeeper.clean(); SELECT count(*) FROM lockkeeper.lock").lines().last(), Some("3"));
+}
+
+const TTL: Duration = Duration::from_secs(3);
+const HOUR: i64 = 3600;
+
+async fn keeper(server: &PostgresServer) -> Keeper {
+    Keeper::builder(server.url()).ttl(TTL).connect().await.expect("connected")
+}
+
+async fn taken(keeper: &Keeper, name: &str) -> Guard {
+    keeper.lock(name).wait(LONG).acquire().await.expect("granted")
+}
+
+/// What the server believes.
+fn clock(server: &PostgresServer) -> i64 {
+    server.sql("SELECT extract(epoch FROM clock_timestamp())::bigint").parse().expect("a time")
+}
+
+async fn until_waiting(keeper: &Keeper, name: &str) {
+    let end = Instant::now() + LONG;
+    while keeper.inspect(name).await.expect("inspected").is_none_or(|record| record.waiting == 0) {
+        assert!(Instant::now() < end, "nobody waits for {name}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_set_back_keeps_the_holder_and_the_line_and_delays_nobody_by_more() {
+    let server = PostgresServer::with_clock();
+    let [a, b, c] = [keeper(&server).await, keeper(&server).await, keeper(&server).await];
+    let guard = taken(&a, "x").await;
+    let waiting = tokio::spawn(async move { taken(&b, "x").await });
+    until_waiting(&a, "x").await;
+    let before = clock(&server);
+    server.step_clock(-HOUR);
+    assert!(clock(&server) < before - HOUR / 2, "the clock was stepped");
+    // Renewals and keep-alives go on.
+    tokio::time::sleep(TTL * 2).await;
+    assert_eq!(guard.state(), State::Held);
+    assert!(!waiting.is_finished());
+    let token = guard.token();
+    guard.release().await.expect("released");
+    let next = waiting.await.expect("granted");
+    assert!(next.token() > token, "also with the clock behind");
+    next.release().await.expect("released");
+
+    // A holder that died right when the clock went back has left a lease of an hour: the next cuts it to size.
+    taken(&c, "z").await.release().await.expect("released");
+    server.sql(
+        "UPDATE lockkeeper.lock SET holder = gen_random_uuid(), ttl = 3000000, since = 1, pid = 1, host = 'h',
+         expires = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 3600000000 WHERE name = 'z'",
+    );
+    let asked = Instant::now();
+    taken(&c, "z").await.release().await.expect("released");
+    println!("a lease of an hour was over after {:?}", asked.elapsed());
+    assert!(asked.elapsed() < TTL * 3, "{:?}", asked.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_set_forward_ends_leases_and_everybody_is_told() {
+    let server = PostgresServer::with_clock();
+    let [a, b] = [keeper(&server).await, keeper(&server).await];
+    let guard = taken(&a, "x").await;
+    let began = Instant::now();
+    let waiting = tokio::spawn(async move { taken(&b, "x").await });
+    until_waiting(&a, "x").await;
+    server.step_clock(HOUR);
+    // The server has ended the lease; the holder learns of it at its next renewal, the waiter registers anew.
+    assert_eq!(guard.lost().await, LossReason::Gone);
+    let next = waiting.await.expect("granted");
+    assert!(next.token() > guard.token());
+    assert!(began.elapsed() < TTL * 4, "{:?}", began.elapsed());
+    let token = next.token();
+    next.release().await.expect("released");
+    // And back again: tokens do not fall with the clock.
+    server.step_clock(0);
+    assert!(taken(&a, "x").await.token() > token);
+}

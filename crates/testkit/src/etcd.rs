@@ -1,0 +1,298 @@
+//! Real etcd servers on free loopback ports: one alone, or three that make a cluster.
+
+use crate::certificates;
+use crate::redis::end_with_us;
+use crate::{Proc, SOON, Signal, TempDir, eventually, found, free_port};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// An `etcd` of a test's own; killed when dropped.
+#[derive(Debug)]
+pub struct EtcdServer {
+    process: Option<Proc>,
+    name: String,
+    port: u16,
+    peer_port: u16,
+    options: Vec<String>,
+    cluster: String,
+    login: Vec<String>,
+    dir: TempDir,
+    tls: bool,
+}
+
+/// What a timing that suits tests on a busy machine looks like; the shortest lease follows from it.
+const TIMING: [&str; 4] = ["--heartbeat-interval", "50", "--election-timeout", "500"];
+
+fn program(name: &str) -> Command {
+    let found = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    assert!(found.is_ok(), "{name} is not installed: apt-get install etcd-server etcd-client");
+    let mut command = Command::new(name);
+    command.env("ETCDCTL_API", "3");
+    command
+}
+
+impl EtcdServer {
+    /// Starts one with etcd's own timing.
+    #[allow(clippy::new_without_default, reason = "it starts a process: not a value to have by default")]
+    pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts one with more options.
+    pub fn with(options: &[&str]) -> Self {
+        let mut server = Self::plan("alone", options, TempDir::new(), false);
+        server.begin();
+        server
+    }
+
+    /// Starts one that speaks TLS only and wants a client certificate. Its directory has `ca.crt`, `client.crt` and
+    /// `client.key`, and `other.crt` of another authority.
+    pub fn with_tls() -> Self {
+        let dir = TempDir::new();
+        certificates(&dir);
+        let pairs = [("--cert-file", "server.crt"), ("--key-file", "server.key"), ("--trusted-ca-file", "ca.crt")];
+        let mut options: Vec<String> = vec!["--client-cert-auth".into()];
+        options.extend(pairs.iter().flat_map(|(key, file)| [(*key).to_owned(), dir.join(file).display().to_string()]));
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let mut server = Self::plan("alone", &options, dir, true);
+        server.begin();
+        server
+    }
+
+    fn plan(name: &str, options: &[&str], dir: TempDir, tls: bool) -> Self {
+        let mut server = Self {
+            process: None,
+            name: name.to_owned(),
+            port: 0,
+            peer_port: 0,
+            options: options.iter().map(|o| (*o).to_owned()).collect(),
+            cluster: String::new(),
+            login: Vec::new(),
+            dir,
+            tls,
+        };
+        server.choose_ports();
+        server
+    }
+
+    fn choose_ports(&mut self) {
+        (self.port, self.peer_port) = (free_port(), free_port());
+        self.cluster = format!("{}=http://127.0.0.1:{}", self.name, self.peer_port);
+    }
+
+    fn begin(&mut self) {
+        for _ in 0..5 {
+            self.spawn();
+            if self.comes_up() {
+                return;
+            }
+            // Somebody else may have taken a port first; others are as good.
+            self.choose_ports();
+            let _ = std::fs::remove_dir_all(self.dir.join("data"));
+        }
+        panic!("etcd does not start: {:?}", self.process.take().map(Proc::wait));
+    }
+
+    fn spawn(&mut self) {
+        let client = format!("{}://127.0.0.1:{}", if self.tls { "https" } else { "http" }, self.port);
+        let peer = format!("http://127.0.0.1:{}", self.peer_port);
+        let mut command = program("etcd");
+        command.args(["--name", &self.name, "--data-dir"]).arg(self.dir.join("data"));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", &self.cluster, "--logger", "zap", "--log-outputs", "/dev/null"]);
+        self.process = Some(Proc::start(command.args(&self.options)));
+    }
+
+    fn comes_up(&mut self) -> bool {
+        let end = Instant::now() + SOON;
+        while Instant::now() < end {
+            if self.process.as_mut().is_none_or(|p| !p.is_running()) {
+                return false;
+            }
+            if self.answers() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    /// Whether it can serve: with others, whether they have a leader.
+    fn answers(&self) -> bool {
+        if self.tls {
+            return TcpStream::connect(("127.0.0.1", self.port)).is_ok();
+        }
+        http_get(self.port, "/health").is_some_and(|text| text.contains("\"true\""))
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL, without a login.
+    pub fn url(&self) -> String {
+        format!("etcd://127.0.0.1:{}", self.port)
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &TempDir {
+        &self.dir
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.process.as_ref().map_or(0, Proc::pid)
+    }
+
+    /// The login that `ctl` shows from now on, as `USER:PASSWORD`.
+    pub fn login(&mut self, login: &str) {
+        self.login = vec!["--user".into(), login.into()];
+    }
+
+    /// An `etcdctl` for this server, to which a command is added.
+    pub fn etcdctl(&self) -> Command {
+        etcdctl(&[self.port], &self.login)
+    }
+
+    /// What `etcdctl` prints for a command.
+    pub fn ctl(&self, args: &[&str]) -> String {
+        run(self.etcdctl().args(args))
+    }
+
+    /// The sum of a counter of its metrics over all labels that contain `label`.
+    pub fn metric(&self, name: &str, label: &str) -> f64 {
+        let text = http_get(self.port, "/metrics").expect("metrics");
+        let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// Keeps it for the rest of this process.
+    pub fn share(self) -> &'static Self {
+        end_with_us(&[self.pid()], &[self.dir.path()]);
+        Box::leak(Box::new(self))
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts it again on its ports and data, and waits until it serves.
+    pub fn start(&mut self) {
+        eventually(SOON, "the server starts again", || {
+            self.spawn();
+            self.comes_up()
+        });
+    }
+
+    /// Starts it again without waiting: alone it may not be able to serve.
+    pub fn start_soon(&mut self) {
+        self.spawn();
+    }
+
+    /// Freezes it.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(process) = &self.process {
+            process.signal(signal);
+        }
+    }
+}
+
+/// Three servers that make a cluster, with short elections.
+#[derive(Debug)]
+pub struct EtcdCluster {
+    /// The members.
+    pub members: Vec<EtcdServer>,
+}
+
+impl EtcdCluster {
+    /// Starts them and waits until every one serves.
+    #[allow(clippy::new_without_default, reason = "it starts processes: not a value to have by default")]
+    pub fn new() -> Self {
+        for _ in 0..5 {
+            let plan = |i| EtcdServer::plan(&format!("n{i}"), &TIMING, TempDir::new(), false);
+            let mut members: Vec<EtcdServer> = (0..3).map(plan).collect();
+            let peers: Vec<String> = members.iter().map(|member| member.cluster.clone()).collect();
+            for member in &mut members {
+                member.cluster = peers.join(",");
+                member.spawn();
+            }
+            if members.iter_mut().all(EtcdServer::comes_up) {
+                return Self { members };
+            }
+        }
+        panic!("the cluster does not start");
+    }
+
+    /// Its URL, naming all members.
+    pub fn url(&self) -> String {
+        let hosts: Vec<String> = self.members.iter().map(|member| format!("127.0.0.1:{}", member.port)).collect();
+        format!("etcd://{}", hosts.join(","))
+    }
+
+    /// Which member is the leader now, as far as anybody who answers knows.
+    pub fn leader(&self) -> usize {
+        found(SOON, "the cluster has a leader", || {
+            self.members.iter().position(|member| {
+                let text = http_get(member.port, "/metrics").unwrap_or_default();
+                text.lines().any(|line| line == "etcd_server_is_leader 1")
+            })
+        })
+    }
+
+    /// An `etcdctl` for all members, to which a command is added.
+    pub fn etcdctl(&self) -> Command {
+        etcdctl(&self.members.iter().map(|member| member.port).collect::<Vec<_>>(), &[])
+    }
+
+    /// What `etcdctl` prints for a command.
+    pub fn ctl(&self, args: &[&str]) -> String {
+        run(self.etcdctl().args(args))
+    }
+
+    /// Keeps it for the rest of this process.
+    pub fn share(self) -> &'static Self {
+        let cluster: &'static Self = Box::leak(Box::new(self));
+        let pids: Vec<i32> = cluster.members.iter().map(EtcdServer::pid).collect();
+        let dirs: Vec<_> = cluster.members.iter().map(|member| member.dir.path()).collect();
+        end_with_us(&pids, &dirs);
+        cluster
+    }
+}
+
+fn etcdctl(ports: &[u16], login: &[String]) -> Command {
+    let mut command = program("etcdctl");
+    let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    command.args(["--endpoints", &hosts.join(",")]).args(login);
+    command
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().expect("etcdctl runs");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+/// The body of a page, when a server answers soon.
+fn http_get(port: u16, path: &str) -> Option<String> {
+    let limit = Duration::from_secs(1);
+    let mut stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), limit).ok()?;
+    stream.set_read_timeout(Some(limit)).ok()?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text.split_once("\r\n\r\n")?.1.to_owned())
+}
