@@ -230,6 +230,12 @@ impl Http {
         entry(&self.wait(&path, block.limit()).await?)
     }
 
+    /// Whether the agent knows a leader; `None` when it does not answer that either.
+    pub(super) async fn has_leader(&self) -> Option<bool> {
+        let answer = self.send(Method::GET, "/v1/status/leader", Vec::new(), Duration::from_secs(2)).await.ok()?;
+        (answer.status == StatusCode::OK).then(|| answer.body.as_ref() != b"\"\"")
+    }
+
     /// The keys that begin with `prefix`, sorted.
     pub(super) async fn keys(&self, prefix: &str, limit: Duration) -> Result<Vec<String>> {
         let path = format!("/v1/kv/{}?keys=&consistent=", in_url(prefix));

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How long a question that no session depends on may take: an agent without a leader says so after 7 s.
-pub(super) const ASK_LIMIT: Duration = Duration::from_secs(9);
+/// How long a question that no session depends on may take.
+pub(super) const ASK_LIMIT: Duration = Duration::from_secs(7);
 
 /// What servers allow, unless they are told otherwise.
 pub(super) const SHORTEST_TTL: u64 = 10;

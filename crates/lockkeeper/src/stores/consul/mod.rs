@@ -76,8 +76,14 @@ impl ConsulStore {
 
 /// Reads a key that is not there: that needs an agent, a leader, the datacenter and a token that may read.
 async fn ask(options: Options) -> Result<()> {
-    let key = options.keys.nothing();
-    Http::new(options).get(&key, ASK_LIMIT).await.map(drop)
+    let (key, http) = (options.keys.nothing(), Http::new(options));
+    match http.get(&key, ASK_LIMIT).await {
+        // Agents take long to say so by themselves.
+        Err(e) if e.is_retryable() && http.has_leader().await == Some(false) => {
+            Err(Error::unavailable("the cluster has no leader").with_source(e))
+        }
+        read => read.map(drop),
+    }
 }
 
 /// The same for a caller without a runtime, on a thread with one.
