@@ -26,6 +26,7 @@
 //! | PostgreSQL | `postgres://HOST/DATABASE` | `postgres` | many machines | max(previous + 1, server clock µs) |
 //! | Redlock | `redlock://HOST,HOST,HOST` | `redlock` | many machines | proposed, confirmed by a majority |
 //! | etcd | `etcd://HOST,HOST,HOST` | `etcd` | many machines | revision |
+//! | Consul | `consul://HOST` | `consul` | many machines | index of the transaction |
 //!
 //! What a lock can and cannot promise is in `docs/safety.md`; how to write a store of your own in
 //! `docs/custom-store.md`.

@@ -389,7 +389,9 @@ pub struct StoreInfo {
     pub ttl_floor: Duration,
     /// The longest TTL.
     pub ttl_ceiling: Duration,
-    /// How much longer than the TTL a crashed holder can keep others waiting, at worst.
+    /// For how many times the TTL the store may believe in a holder that has crashed. Default: 1.
+    pub ttl_factor: u32,
+    /// How much longer than that a crashed holder can keep others waiting, at worst.
     pub hand_over_slack: Duration,
 }
 
@@ -411,7 +413,13 @@ impl StoreInfo {
             runtime: Runtime::Any,
             ttl_floor: Duration::from_secs(1),
             ttl_ceiling: Duration::from_secs(30 * 24 * 3600),
+            ttl_factor: 1,
             hand_over_slack: Duration::from_secs(1),
         }
+    }
+
+    /// How long a crashed holder can keep others waiting, at worst, when `lease` is what it has left.
+    pub fn worst_hand_over(&self, lease: Duration) -> Duration {
+        lease.saturating_mul(self.ttl_factor).saturating_add(self.hand_over_slack)
     }
 }

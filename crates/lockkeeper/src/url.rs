@@ -8,8 +8,10 @@ use crate::stores::memory::MemoryStore;
 use std::sync::Arc;
 
 /// Every scheme of this version.
-const SCHEMES: &str = "memory:[NAME], sqlite:PATH, redis://HOST, rediss://HOST, \
-    redis+sentinel://HOSTS/NAME, redis+cluster://HOSTS, redlock://HOSTS, mysql://HOST/DATABASE, etcd://HOSTS, etcds://HOSTS, postgres://HOST/DATABASE, zookeeper://HOSTS[/PATH]";
+const SCHEMES: &str = "memory:[NAME], sqlite:PATH, redis://HOST, rediss://HOST, redis+sentinel://HOSTS/NAME, \
+    redis+cluster://HOSTS, redlock://HOSTS, mysql://HOST/DATABASE, etcd://HOSTS, etcds://HOSTS, \
+    postgres://HOST/DATABASE, zookeeper://HOSTS[/PATH], \
+    consul://HOST, consuls://HOST";
 
 /// A URL taken apart; decoded.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,7 +20,14 @@ pub(crate) struct Parts {
     pub(crate) place: String,
     /// As written: what has several parts must be split before it is decoded.
     #[cfg_attr(
-        not(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis", feature = "zookeeper")),
+        not(any(
+            feature = "consul",
+            feature = "etcd",
+            feature = "mysql",
+            feature = "postgres",
+            feature = "redis",
+            feature = "zookeeper"
+        )),
         allow(dead_code, reason = "only stores with a login need it")
     )]
     pub(crate) raw_place: String,
@@ -47,6 +56,7 @@ pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Store>> {
             open_redis(parts).await
         }
         "redlock" => open_redlock(parts).await,
+        "consul" | "consuls" => open_consul(parts).await,
         "mysql" | "mariadb" => open_mysql(parts).await,
         "etcd" | "etcds" => open_etcd(parts).await,
         "postgres" | "postgresql" => open_postgres(parts).await,
@@ -114,6 +124,20 @@ async fn open_redlock(parts: Parts) -> Result<Arc<dyn Store>> {
 #[cfg(not(feature = "redlock"))]
 async fn open_redlock(_: Parts) -> Result<Arc<dyn Store>> {
     Err(Error::unsupported("redlock: is not part of this build; turn on the feature 'redlock' of the lockkeeper crate"))
+}
+
+#[cfg(feature = "consul")]
+async fn open_consul(parts: Parts) -> Result<Arc<dyn Store>> {
+    use crate::stores::consul::ConsulStore;
+    Ok(Arc::new(ConsulStore::from_parts(&parts.scheme, &parts.raw_place, &parts.options).await?))
+}
+
+#[cfg(not(feature = "consul"))]
+async fn open_consul(parts: Parts) -> Result<Arc<dyn Store>> {
+    let scheme = parts.scheme;
+    Err(Error::unsupported(format!(
+        "{scheme}: is not part of this build; turn on the feature 'consul' of the lockkeeper crate"
+    )))
 }
 
 #[cfg(feature = "mysql")]

@@ -2,10 +2,13 @@
 //!
 //! What a store skips is written down in `docs/conformance-skips.md`; `UPDATE=1` rewrites it.
 
+#[path = "common/skips.rs"]
+mod page;
+
 use lockkeeper::conformance::CASES;
 use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::{Store, conformance_suite};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -65,7 +68,7 @@ conformance_suite!(zookeeper, zookeeper_servers::Single::new());
 conformance_suite!(zookeeper_ensemble, zookeeper_servers::Ensemble);
 
 /// What every store that is built in leaves out. One line for each suite above.
-async fn skips() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
+async fn skips() -> Vec<page::Skips> {
     Vec::from([
         ("memory", memory::skips().await),
         #[cfg(feature = "sqlite")]
@@ -480,42 +483,9 @@ mod zookeeper_servers {
     }
 }
 
-const HEAD: &str = "# What the conformance suite leaves out, store by store
-
-Every store runs every case. A case that needs what a store does not declare is skipped, and only those; this page is
-written by `UPDATE=1 cargo test -p lockkeeper --all-features --test conformance` and checked by the same test.
-";
-
-fn section(name: &str, skips: &[(&str, &str)]) -> String {
-    let mut text = format!("\n## {name}\n\n{} of {} cases run.\n", CASES.len() - skips.len(), CASES.len());
-    if !skips.is_empty() {
-        text.push_str("\n| skipped | because |\n|---|---|\n");
-    }
-    for (case, reason) in skips {
-        text += &format!("| `{case}` | {reason} |\n");
-    }
-    text
-}
-
-fn sections(page: &str) -> BTreeMap<String, String> {
-    let parts = page.split("\n## ").skip(1);
-    parts
-        .map(|part| (part.lines().next().unwrap_or_default().to_owned(), format!("\n## {}\n", part.trim_end())))
-        .collect()
-}
-
 #[tokio::test]
 async fn every_skip_is_written_down() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance-skips.md");
-    let page = std::fs::read_to_string(&path).unwrap_or_default();
-    let mut wanted = sections(&page);
-    // A store that this build leaves out keeps what is written of it.
-    wanted.extend(skips().await.iter().map(|(name, skips)| ((*name).to_owned(), section(name, skips))));
-    let wanted = wanted.values().fold(HEAD.to_owned(), |page, section| page + section);
-    if std::env::var_os("UPDATE").is_some() {
-        return std::fs::write(&path, wanted).expect("written");
-    }
-    assert!(page == wanted, "docs/conformance-skips.md is out of date (UPDATE=1 rewrites it); it should be:\n{wanted}");
+    page::check(&skips().await);
 }
 
 /// The stores there are: files and folders of `src/stores`, but for what they share.
@@ -528,14 +498,14 @@ fn stores() -> BTreeSet<String> {
 
 #[test]
 fn every_store_runs_the_suite() {
-    let lines: BTreeSet<&str> = include_str!("conformance.rs").lines().map(str::trim).collect();
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance-skips.md"));
-    let written = sections(&page.unwrap_or_default());
+    let files = [include_str!("conformance.rs"), include_str!("conformance_consul.rs")];
+    let lines: BTreeSet<&str> = files.iter().flat_map(|file| file.lines()).map(str::trim).collect();
+    let written = page::sections();
     for store in stores() {
         let suite = format!("conformance_suite!({store},");
-        assert!(lines.iter().any(|line| line.starts_with(&suite)), "tests/conformance.rs has no line `{suite} …)`");
+        assert!(lines.iter().any(|line| line.starts_with(&suite)), "no tests/conformance*.rs has a line `{suite} …)`");
         let skips = format!("{store}::skips().await");
-        assert!(lines.iter().any(|line| line.contains(&skips)), "tests/conformance.rs does not look at `{skips}`");
+        assert!(lines.iter().any(|line| line.contains(&skips)), "no tests/conformance*.rs looks at `{skips}`");
         let updating = std::env::var_os("UPDATE").is_some();
         assert!(updating || written.contains_key(&store), "docs/conformance-skips.md has no section for {store}");
     }

@@ -2,6 +2,7 @@
 //! and waiting for a condition instead of for a time.
 
 mod certificates;
+mod consul;
 mod etcd;
 mod mariadb;
 mod postgres;
@@ -14,6 +15,7 @@ mod temp;
 mod zookeeper;
 
 pub use certificates::{Certificates, certificates};
+pub use consul::{CONSUL_MANAGEMENT, ConsulServer};
 pub use etcd::{EtcdCluster, EtcdServer};
 pub use mariadb::MariaDbServer;
 pub use postgres::{PgBouncer, PgPair, PostgresServer};

@@ -29,7 +29,7 @@ pub(crate) async fn show(store: Option<&str>, name: &OsStr, json: bool) -> Resul
 /// If the holder died now: until its lease ends, plus what the store may need to notice.
 fn worst_hand_over(record: &Record, info: &StoreInfo) -> Option<Duration> {
     let longest = record.holders.iter().filter_map(|h| h.remaining).max()?;
-    Some(longest + info.hand_over_slack)
+    Some(info.worst_hand_over(longest))
 }
 
 fn page(record: &Record, scheme: &str, worst: Option<Duration>) -> String {

@@ -88,6 +88,7 @@ mod tests {
             ("redlock://u:hunter2@a:1,u:hunter2@b:2", "redlock://u@a:1,u@b:2"),
             ("etcds://u:hunter2@a:1,b:2?names=native", "etcds://u@a:1,b:2?names=native"),
             ("etcd://h?password_file=/run/p&api_key=hunter2", "etcd://h?password_file=/run/p"),
+            ("consul://:hunter2@h:8500/team?token_file=/run/t", "consul://@h:8500/team?token_file=/run/t"),
             ("redis://me:hunt,er2@h:1", "redis://me@h:1"),
             ("postgres://me:hun?ter2@h/db", "postgres:"),
             ("https://h?tok%65n=hunter2", "https://h"),

@@ -25,7 +25,7 @@ pub(super) fn short(info: &StoreInfo) -> Duration {
 
 /// How long to wait for the end of a lease before giving up.
 pub(super) fn patience(info: &StoreInfo, lease: Duration) -> Duration {
-    lease + info.hand_over_slack + SLACK
+    info.worst_hand_over(lease) + SLACK
 }
 
 /// By how much two clocks may disagree about the end of a lease: the engine's own allowance.

@@ -142,11 +142,12 @@ pub async fn run(case: &'static str, subject: &dyn Subject, body: impl Future<Ou
 /// Expands to a module of tests, one for every case of the suite, run against a store.
 ///
 /// `conformance_suite!(module_name, subject)`: the expression is evaluated anew for every test, inside a Tokio runtime,
-/// and makes a [`Subject`](crate::conformance::Subject). The module also has `skips()`, its [`skip_table`].
+/// and makes a [`Subject`](crate::conformance::Subject). The module also has `skips()`, its [`skip_table`]. Attributes after
+/// the subject, such as `#[ignore = "needs a server"]`, go to every test.
 #[macro_export]
 macro_rules! conformance_suite {
-    ($module:ident, $subject:expr) => {
-        $crate::__conformance_cases! { $crate::__conformance_tests; $module, $subject }
+    ($module:ident, $subject:expr $(, $(#[$($attribute:tt)+])+)?) => {
+        $crate::__conformance_cases! { $crate::__conformance_tests; $module, $subject, [$($(#[$($attribute)+])+)?] }
     };
 }
 
@@ -266,7 +267,7 @@ macro_rules! __conformance_cases {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_tests {
-    ($module:ident, $subject:expr; $($group:ident :: $case:ident [$($need:ident)*];)*) => {
+    ($module:ident, $subject:expr, $attributes:tt; $($group:ident :: $case:ident [$($need:ident)*];)*) => {
         mod $module {
             #[allow(unused_imports, reason = "a subject may need nothing of its surroundings")]
             use super::*;
@@ -278,14 +279,25 @@ macro_rules! __conformance_tests {
             }
 
             $(
-                #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $case() {
-                    let subject = $subject;
-                    let body = $crate::conformance::$group::$case(&subject);
-                    $crate::conformance::run(stringify!($case), &subject, body).await;
+                $crate::__conformance_test! { $attributes
+                    async fn $case() {
+                        let subject = $subject;
+                        let body = $crate::conformance::$group::$case(&subject);
+                        $crate::conformance::run(stringify!($case), &subject, body).await;
+                    }
                 }
             )*
         }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __conformance_test {
+    ([$(#[$($attribute:tt)+])*] $($body:tt)+) => {
+        #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        $(#[$($attribute)+])*
+        $($body)+
     };
 }
 

@@ -1,5 +1,7 @@
 //! The stores, one file each.
 
+#[cfg(feature = "consul")]
+pub mod consul;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod memory;

@@ -1,0 +1,267 @@
+//! What a store URL says: where, as whom, how.
+
+use super::names;
+use crate::duration;
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::escape;
+use hyper::header::HeaderValue;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Every option, for the error that lists them.
+const KNOWN: &str =
+    "ca_file, cert_file, checks, datacenter, key_file, lock_delay, namespace, partition, suffix, token_file";
+
+const SHAPE: &str = "a Consul URL looks like consul://[:TOKEN@]HOST[:PORT][/PREFIX], with consuls:// for TLS";
+
+/// What the server allows at most, and what `consul lock` asks for.
+const MAX_LOCK_DELAY: Duration = Duration::from_secs(60);
+const USUAL_LOCK_DELAY: Duration = Duration::from_secs(15);
+
+/// How a Consul agent is reached, and where in its key-value store the locks are. `Debug` shows no secret.
+#[derive(Clone)]
+pub(super) struct Options {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
+    pub(super) token: Option<HeaderValue>,
+    /// What all requests have after their own query: `dc=…&ns=…`, encoded.
+    pub(super) query: String,
+    pub(super) namespace: Option<String>,
+    pub(super) partition: Option<String>,
+    /// Checks of the agent's node that end a session early.
+    pub(super) checks: Vec<String>,
+    lock_delay: Option<Duration>,
+    pub(super) keys: names::Keys,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Options");
+        shown.field("host", &self.host).field("port", &self.port).field("keys", &self.keys).finish_non_exhaustive()
+    }
+}
+
+pub(super) fn bad(text: impl Into<String>) -> Error {
+    Error::invalid_config(text).in_store("consul")
+}
+
+impl Options {
+    /// Reads what follows the scheme, not yet decoded, and the query's pairs.
+    pub(super) fn parse(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
+        let rest = place.strip_prefix("//").ok_or_else(|| bad(SHAPE))?;
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, address) = authority.rsplit_once('@').map_or((None, authority), |(login, at)| (Some(login), at));
+        let mut token = match login.map(|login| login.split_once(':').unwrap_or((login, ""))) {
+            None => None,
+            Some(("", token)) => Some(crate::url::decode(token)?).filter(|token| !token.is_empty()),
+            Some(_) => return Err(bad("Consul knows no users: a token is written consul://:TOKEN@HOST")),
+        };
+        let (host, port) = parse_address(address)?;
+        let (mut ca, mut cert, mut key) = (None, None, None);
+        let (mut namespace, mut partition, mut datacenter) = (None, None, None);
+        let (mut lock_delay, mut checks, mut suffix) = (None, Vec::new(), names::SUFFIX.to_owned());
+        for (option, value) in pairs {
+            match option.as_str() {
+                "token_file" if token.is_some() => {
+                    return Err(bad("the token is given twice: in the URL and as token_file"));
+                }
+                "token_file" => {
+                    let text = String::from_utf8(read(option, value)?).map_err(|_| bad("token_file is not UTF-8"))?;
+                    token = Some(text.trim_end_matches(['\n', '\r']).to_owned());
+                }
+                "ca_file" => ca = Some(read(option, value)?),
+                "cert_file" => cert = Some(read(option, value)?),
+                "key_file" => key = Some(read(option, value)?),
+                "datacenter" => datacenter = Some(value.clone()),
+                "namespace" => namespace = Some(value.clone()),
+                "partition" => partition = Some(value.clone()),
+                "checks" => checks = value.split(',').filter(|c| !c.is_empty()).map(str::to_owned).collect(),
+                "suffix" => suffix.clone_from(value),
+                "lock_delay" => {
+                    let delay = duration::parse(value).map_err(|e| e.in_store("consul"))?;
+                    if delay > MAX_LOCK_DELAY {
+                        return Err(bad(format!("lock_delay={}: at most 60s", escape(value.as_bytes()))));
+                    }
+                    lock_delay = Some(delay);
+                }
+                _ => return Err(bad(format!("option '{}' is unknown; known are {KNOWN}", escape(option.as_bytes())))),
+            }
+        }
+        let named = [("dc", &datacenter), ("ns", &namespace), ("partition", &partition)];
+        let query = named.iter().filter_map(|(name, value)| Some(format!("{name}={}", names::in_url(value.as_ref()?))));
+        Ok(Self {
+            tls: if scheme == "consuls" { Some(tls(&host, ca, cert, key)?) } else { no_tls(ca, cert, key)? },
+            host,
+            port,
+            token: token.map(header).transpose()?,
+            query: query.collect::<Vec<_>>().join("&"),
+            namespace,
+            partition,
+            checks,
+            lock_delay,
+            keys: names::Keys::new(&crate::url::decode(path)?, &suffix)?,
+        })
+    }
+
+    /// How long a key stays locked after its session was ended: as long as the holder may still believe in it, so that
+    /// a session that an agent or an operator ends early costs no exclusion.
+    pub(super) fn lock_delay(&self, ttl: Duration) -> Duration {
+        self.lock_delay.unwrap_or_else(|| ttl.clamp(USUAL_LOCK_DELAY, MAX_LOCK_DELAY))
+    }
+
+    /// The longest that [`lock_delay`](Self::lock_delay) can be.
+    pub(super) fn longest_lock_delay(&self) -> Duration {
+        self.lock_delay.unwrap_or(MAX_LOCK_DELAY)
+    }
+}
+
+/// The token as it is sent; what shows headers hides it.
+fn header(token: String) -> Result<HeaderValue> {
+    let mut header = HeaderValue::try_from(token)
+        .map_err(|_| bad("the token has characters that no header can have; Consul's are UUIDs"))?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+/// `host`, `host:port` or `[::1]:port`.
+fn parse_address(text: &str) -> Result<(String, u16)> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => {
+            (host, port.parse().map_err(|_| bad("the port of a Consul URL is not a number up to 65535"))?)
+        }
+        _ => (text, 8500),
+    };
+    let host = crate::url::decode(host)?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host);
+    if bare.is_empty() {
+        return Err(bad("a Consul URL needs a host, such as consul://localhost:8500"));
+    }
+    if bare.bytes().any(|b| b.is_ascii_whitespace() || b.is_ascii_control() || b",/?#@".contains(&b)) {
+        return Err(bad(format!(
+            "'{}' is not a host; one agent is enough, it knows the others",
+            escape(host.as_bytes())
+        )));
+    }
+    Ok((bare.to_owned(), port))
+}
+
+type Pem = Option<Vec<u8>>;
+type Tls = (Arc<rustls::ClientConfig>, ServerName<'static>);
+
+fn no_tls(ca: Pem, cert: Pem, key: Pem) -> Result<Option<Tls>> {
+    match (ca, cert, key) {
+        (None, None, None) => Ok(None),
+        _ => Err(bad("certificates mean nothing without TLS: write consuls://")),
+    }
+}
+
+fn tls(host: &str, ca: Pem, cert: Pem, key: Pem) -> Result<Tls> {
+    let unusable = |what: &str| bad(format!("{what} cannot be used: it has no PEM that fits"));
+    let mut roots = rustls::RootCertStore::empty();
+    match ca {
+        Some(pem) => {
+            for found in CertificateDer::pem_slice_iter(&pem) {
+                let found = found.map_err(|_| unusable("ca_file"))?;
+                roots.add(found).map_err(|e| unusable("ca_file").with_source(e))?;
+            }
+            if roots.is_empty() {
+                return Err(bad("ca_file has no certificate in it (PEM)"));
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| bad("TLS cannot be used").with_source(e))?
+        .with_root_certificates(roots);
+    let config = match (cert, key) {
+        (None, None) => config.with_no_client_auth(),
+        (Some(cert), Some(key)) => {
+            let chain = CertificateDer::pem_slice_iter(&cert).collect::<std::result::Result<Vec<_>, _>>();
+            let chain = chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| unusable("cert_file"))?;
+            // Neither the key nor what is wrong with it is shown.
+            let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| unusable("key_file"))?;
+            config.with_client_auth_cert(chain, key).map_err(|e| unusable("cert_file or key_file").with_source(e))?
+        }
+        _ => return Err(bad("cert_file and key_file belong together")),
+    };
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| bad(format!("'{}' is not a host", escape(host.as_bytes()))))?;
+    Ok((Arc::new(config), name))
+}
+
+fn read(key: &str, path: &str) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| {
+        let kind = match e.kind() {
+            std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+            _ => ErrorKind::InvalidConfig,
+        };
+        Error::new(kind, format!("{key} cannot be read: {e}")).with_source(e).in_store("consul")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(scheme: &str, place: &str, pairs: &[(&str, &str)]) -> Result<Options> {
+        let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Options::parse(scheme, place, &pairs)
+    }
+
+    #[test]
+    fn a_url_names_the_agent_the_token_and_the_place() {
+        let pairs = [("datacenter", "dc 2"), ("namespace", "n&1"), ("lock_delay", "0s")];
+        let options = parse("consul", "//:geheim@[::1]:8501/team/a", &pairs).unwrap();
+        assert_eq!((options.host.as_str(), options.port), ("::1", 8501));
+        assert_eq!(options.query, "dc=dc%202&ns=n%261");
+        assert_eq!(options.token.as_ref().unwrap(), "geheim");
+        assert_eq!(options.lock_delay(Duration::from_secs(30)), Duration::ZERO);
+        assert!(!format!("{options:?}").contains("geheim"));
+        assert_eq!(parse("consul", "//h", &[]).unwrap().port, 8500);
+        assert!(parse("consuls", "//h", &[]).unwrap().tls.is_some());
+    }
+
+    #[test]
+    fn the_lock_delay_covers_the_ttl_as_far_as_the_server_allows() {
+        let options = parse("consul", "//h", &[]).unwrap();
+        for (ttl, delay) in [(10, 15), (15, 15), (30, 30), (60, 60), (3600, 60)] {
+            assert_eq!(options.lock_delay(Duration::from_secs(ttl)), Duration::from_secs(delay));
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named_and_secrets_are_not() {
+        for (scheme, place, pairs) in [
+            ("consul", "h:1", &[][..]),
+            ("consul", "//", &[]),
+            ("consul", "//h:x", &[]),
+            ("consul", "//h:70000", &[]),
+            ("consul", "//a,b", &[]),
+            ("consul", "//a b", &[]),
+            ("consul", "//ann:geheim@h", &[]),
+            ("consul", "//geheim@h", &[]),
+            ("consul", "//:gehe%0aim@h", &[]),
+            ("consul", "//h/a//b", &[]),
+            ("consul", "//h/../b", &[]),
+            ("consul", "//h", &[("ca_file", "/nowhere")]),
+            ("consul", "//h", &[("lock_delay", "61s")]),
+            ("consul", "//h", &[("lock_delay", "15")]),
+            ("consul", "//h", &[("suffix", "a b")]),
+            ("consul", "//:geheim@h", &[("token_file", "/nowhere")]),
+            ("consuls", "//:geheim@h", &[("colour", "geheim")]),
+            ("consuls", "//h", &[("ca_file", "/dev/null")]),
+        ] {
+            let error = parse(scheme, place, pairs).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{place} {pairs:?}");
+            assert!(!format!("{error:?}").contains("geheim"), "{error:?}");
+        }
+    }
+}

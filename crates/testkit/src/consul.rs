@@ -1,0 +1,226 @@
+//! Real Consul agents on free loopback ports, of the program that `scripts/peers --extended` builds.
+
+use crate::{Certificates, Ended, Proc, SOON, Signal, TempDir, eventually, free_port};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The token that may do everything, on an agent with ACLs.
+pub const CONSUL_MANAGEMENT: &str = "11111111-2222-3333-4444-555555555555";
+
+/// A Consul server of a test's own, alone in its cluster; it keeps its data over a restart. Killed when dropped.
+#[derive(Debug)]
+pub struct ConsulServer {
+    process: Option<Proc>,
+    dir: TempDir,
+    config: String,
+    port: u16,
+    rpc: [u16; 2],
+    acl: bool,
+    tls: bool,
+}
+
+/// The program: the one that `CONSUL` names, or the one that was built.
+fn program() -> PathBuf {
+    if let Some(chosen) = std::env::var_os("CONSUL") {
+        return chosen.into();
+    }
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || Path::new(&std::env::var_os("HOME").expect("HOME or XDG_CACHE_HOME is set")).join(".cache");
+    let built = cache.unwrap_or_else(home).join("lockkeeper/peers/consul/consul");
+    assert!(built.exists(), "there is no {}: run scripts/peers --extended", built.display());
+    built
+}
+
+impl ConsulServer {
+    /// Starts one, and waits until it leads.
+    #[allow(clippy::new_without_default, reason = "it starts a process: not a value to have by default")]
+    pub fn new() -> Self {
+        Self::with("")
+    }
+
+    /// Starts one with more configuration (HCL).
+    pub fn with(config: &str) -> Self {
+        Self::begin(config.to_owned(), TempDir::new(), false, false)
+    }
+
+    /// Starts one that lets nobody in without a token; [`CONSUL_MANAGEMENT`] may do everything.
+    pub fn with_acl() -> Self {
+        let config = format!(
+            "acl {{ enabled = true, default_policy = \"deny\", tokens {{ initial_management = \"{CONSUL_MANAGEMENT}\" }} }}"
+        );
+        Self::begin(config, TempDir::new(), true, false)
+    }
+
+    /// Starts one that speaks TLS only and wants a client certificate, of `dir()`: `ca.crt`, `client.crt`, `client.key`.
+    pub fn with_tls() -> Self {
+        let dir = Certificates::new().into_dir();
+        let file = |name: &str| dir.join(name).display().to_string();
+        let config = format!(
+            "tls {{ https {{ ca_file = {:?}, cert_file = {:?}, key_file = {:?}, verify_incoming = true }} }}",
+            file("ca.crt"),
+            file("server.crt"),
+            file("server.key"),
+        );
+        Self::begin(config, dir, false, true)
+    }
+
+    /// Starts one of three servers, whose others never come: it knows no leader.
+    pub fn without_leader() -> Self {
+        let mut server = Self {
+            process: None,
+            dir: TempDir::new(),
+            config: "bootstrap_expect = 3".to_owned(),
+            port: free_port(),
+            rpc: [free_port(), free_port()],
+            acl: false,
+            tls: false,
+        };
+        server.spawn();
+        eventually(SOON, "the agent answers", || server.ask("GET", "/v1/status/leader").is_some());
+        server
+    }
+
+    fn begin(config: String, dir: TempDir, acl: bool, tls: bool) -> Self {
+        let config = format!("bootstrap_expect = 1\n{config}");
+        let mut server = Self { process: None, dir, config, port: 0, rpc: [0; 2], acl, tls };
+        // Somebody else may take a port first; others are as good.
+        for _ in 0..5 {
+            (server.port, server.rpc) = (free_port(), [free_port(), free_port()]);
+            if server.try_start() {
+                return server;
+            }
+        }
+        panic!("the Consul agent does not start: {:?}", server.process.take().map(|p| p.stdout()));
+    }
+
+    fn spawn(&mut self) {
+        let [server, serf] = self.rpc;
+        let (http, https) = if self.tls { (-1, i32::from(self.port)) } else { (i32::from(self.port), -1) };
+        let config = format!(
+            "server = true\nnode_name = \"n\"\nbind_addr = \"127.0.0.1\"\nclient_addr = \"127.0.0.1\"\n\
+             disable_update_check = true\ndisable_host_node_id = true\nperformance {{ raft_multiplier = 1 }}\n\
+             ports {{ http = {http}, https = {https}, server = {server}, serf_lan = {serf}, serf_wan = -1, dns = -1, grpc = -1, \
+             grpc_tls = -1 }}\nui_config {{ enabled = false }}\nlog_level = \"warn\"\n{}\n",
+            self.config
+        );
+        let file = self.dir.write("agent.hcl", &config);
+        let mut command = Command::new(program());
+        command.arg("agent").arg("-config-file").arg(file).arg("-data-dir").arg(self.dir.join("data"));
+        self.process = Some(Proc::start(&mut command));
+    }
+
+    fn try_start(&mut self) -> bool {
+        self.spawn();
+        let end = Instant::now() + SOON;
+        while Instant::now() < end {
+            if self.process.as_mut().is_none_or(|p| !p.is_running()) {
+                return false;
+            }
+            let ready = if self.tls {
+                // Only its client certificates are let in; who may not ask is told so once it listens.
+                self.cli(&["operator", "raft", "list-peers"]).stdout.contains("leader")
+            } else {
+                matches!(self.ask("GET", "/v1/kv/nothing?consistent="), Some((404 | 403, _)))
+            };
+            if ready {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    /// Its HTTP port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL, without a token.
+    pub fn url(&self) -> String {
+        format!("{}://127.0.0.1:{}", if self.tls { "consuls" } else { "consul" }, self.port)
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &TempDir {
+        &self.dir
+    }
+
+    /// A request of its HTTP API, without TLS, as somebody who may do everything; `None` when nobody answers.
+    pub fn ask(&self, method: &str, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+        let token = if self.acl { CONSUL_MANAGEMENT } else { "" };
+        let request =
+            format!("{method} {path} HTTP/1.0\r\nHost: consul\r\nX-Consul-Token: {token}\r\nContent-Length: 0\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    }
+
+    /// The ids of its sessions.
+    pub fn sessions(&self) -> Vec<String> {
+        let (_, list) = self.ask("GET", "/v1/session/list").unwrap_or_default();
+        let ids = list.split("\"ID\":\"").skip(1);
+        ids.filter_map(|rest| Some(rest.split('"').next()?.to_owned())).collect()
+    }
+
+    /// Ends all of its sessions, as an operator would.
+    pub fn destroy_sessions(&self) {
+        for id in self.sessions() {
+            let answer = self.ask("PUT", &format!("/v1/session/destroy/{id}"));
+            assert_eq!(answer.map(|(status, _)| status), Some(200), "the session is destroyed");
+        }
+    }
+
+    /// The program with the way to this agent in its environment.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(program());
+        let scheme = if self.tls { "https" } else { "http" };
+        command.env("CONSUL_HTTP_ADDR", format!("{scheme}://127.0.0.1:{}", self.port));
+        if self.tls {
+            let file = |name: &str| self.dir.join(name);
+            command.env("CONSUL_CACERT", file("ca.crt"));
+            command.env("CONSUL_CLIENT_CERT", file("client.crt")).env("CONSUL_CLIENT_KEY", file("client.key"));
+        }
+        if self.acl {
+            command.env("CONSUL_HTTP_TOKEN", CONSUL_MANAGEMENT);
+        }
+        command
+    }
+
+    /// What the command `consul` says.
+    pub fn cli(&self, args: &[&str]) -> Ended {
+        Proc::start(self.command().args(args)).wait()
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts it again on its ports and directory.
+    pub fn start(&mut self) {
+        eventually(SOON, "the agent starts again", || self.try_start());
+    }
+
+    /// Freezes it.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(process) = &self.process {
+            process.signal(signal);
+        }
+    }
+}
