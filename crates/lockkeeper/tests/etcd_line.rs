@@ -53,6 +53,22 @@ fn counts(server: &EtcdServer) -> [f64; 3] {
     ]
 }
 
+/// Returns when a keeper's stream of watches is open: before that it is told to look again instead of being woken.
+async fn listens(store: &Arc<EtcdStore>, keeper: usize, wakes: &mut mpsc::UnboundedReceiver<usize>) {
+    let name = LockName::new(format!("first-of-{keeper}")).expect("a name");
+    loop {
+        let (mut holder, mut next) = (waiter(store, &name, keeper), waiter(store, &name, keeper));
+        assert!(matches!(ask(&mut holder).await, Attempt::Granted(_)));
+        assert!(matches!(ask(&mut next).await, Attempt::Held(_)));
+        store.release(std::slice::from_ref(&holder.claim)).await.remove(0).expect("answered");
+        let woken = tokio::time::timeout(Duration::from_millis(500), wakes.recv()).await;
+        store.release(std::slice::from_ref(&next.claim)).await.remove(0).expect("answered");
+        if woken.is_ok() {
+            return;
+        }
+    }
+}
+
 /// The calls and messages of one hand-over in a line of so many.
 async fn measure(server: &EtcdServer, length: usize) -> [f64; 3] {
     let name = LockName::new(format!("line-of-{length}")).expect("a name");
@@ -71,6 +87,7 @@ async fn measure(server: &EtcdServer, length: usize) -> [f64; 3] {
                 }
             }
         }));
+        tokio::time::timeout(SOON, listens(&store, keeper, &mut wakes)).await.expect("a stream of watches");
         stores.push(store);
     }
     let mut line: Vec<Waiter> = (0..length).map(|i| waiter(&stores[i % KEEPERS], &name, i % KEEPERS)).collect();
