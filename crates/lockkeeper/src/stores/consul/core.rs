@@ -146,7 +146,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// How long a call may take: a third of the TTL, as the engine allows, less what it takes to say so.
 pub(super) fn limit(ttl: Duration) -> Duration {
-    (ttl / 3).mul_f64(0.95).clamp(Duration::from_millis(50), Duration::from_secs(5))
+    (ttl / 3).mul_f64(0.95).clamp(Duration::from_millis(50), Duration::from_secs(15))
 }
 
 impl Core {
