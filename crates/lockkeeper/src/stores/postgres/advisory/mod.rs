@@ -9,7 +9,7 @@
 //! on the wire, and (PostgreSQL 14 or newer) two seconds after the longest TTL when nobody renews. A renewal is one round
 //! trip for all. When the connection is lost, everything it held is lost at once.
 //!
-//! **Layout.** The number comes from the name by a [`KeyRule`](crate::transaction::postgres::KeyRule); the tables `advisory` and
+//! **Layout.** The number comes from the name by a [`KeyRule`]; the tables `advisory` and
 //! `advisory_shared` keep tokens and who it is, and the view `advisory_holders` joins them with `pg_locks`.
 //!
 //! **Guarantee**: `Primary`. A failover forgets session locks, all at once; tokens rise all the same.
