@@ -1,6 +1,6 @@
 //! The Redis store against the same commands sent by hand, on a server of its own.
 //!
-//! `reference/perf.md` says why: serial and contended cases share one core with the server (a halted core takes longer to
+//! Serial and contended cases share one core with the server (a halted core takes longer to
 //! wake than a round trip), throughput cases get one core each. Run it with `nice -n -20` on a busy machine.
 
 mod contended;
