@@ -50,6 +50,13 @@ pub trait Store: Register + fmt::Debug + Send + Sync + 'static {
     /// events never resolves.
     async fn next_event(&self) -> Event;
 
+    /// Where events may be told the moment they arrive, on whatever thread that is, instead of through
+    /// [`next_event`](Self::next_event). Given once, before the first call. A store whose events only ever arrive on the
+    /// keeper's own thread has no use for it, which is the default.
+    fn tell_to(&self, sink: Sink) {
+        drop(sink);
+    }
+
     /// One lock for people to look at, `None` when nobody holds it or waits; never used to decide ownership.
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>>;
 
@@ -254,6 +261,28 @@ pub enum Event {
     SessionLost,
     /// The connection was down and is back: waiters should ask, guards should renew.
     Reconnected,
+}
+
+/// Takes events; never blocks. After the keeper has ended it ignores them.
+#[derive(Clone)]
+pub struct Sink(Arc<dyn Fn(Event) + Send + Sync>);
+
+impl Sink {
+    /// A sink that acts on each event.
+    pub fn new(act: impl Fn(Event) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(act))
+    }
+
+    /// Tells of an event.
+    pub fn tell(&self, event: Event) {
+        (self.0)(event);
+    }
+}
+
+impl fmt::Debug for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sink")
+    }
 }
 
 /// Why a guard ended.

@@ -214,7 +214,8 @@ async fn refusals_of_the_server_are_told_apart_and_lose_nothing() {
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("MISCONF"), "{error}");
     server.cli(&["CONFIG", "SET", "save", ""]);
 
-    assert_eq!(guard.state(), State::Held);
+    // A server that was a replica may have forgotten it, so it was asked, and did not answer at first.
+    testkit::eventually(testkit::SOON, "held for certain again", || guard.state() == State::Held);
     guard.release().await.expect("released");
     drop(taken(&keeper, "x").await);
 }
@@ -308,6 +309,7 @@ fn a_keeper_outlives_the_runtimes_it_is_used_on() {
     }
     // What those runtimes left open is closed.
     testkit::eventually(testkit::SOON, "few connections are left", || {
-        server.cli(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() <= 3
+        // The keeper's own, its push connection, and the one that asks.
+        server.cli(&["CLIENT", "LIST"]).lines().count() <= 3
     });
 }

@@ -51,6 +51,62 @@ async fn a_wait_of_three_hundred_leases_keeps_its_place() {
     wait_long(Duration::from_secs(300)).await;
 }
 
+/// Which connections of a server are cut.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    /// Those that calls go through, where grants are told too.
+    Shared,
+    /// The keeper's own for events, the only one that tracks keys.
+    Push,
+    Both,
+}
+
+fn field<'a>(client: &'a str, name: &str) -> &'a str {
+    client.split(' ').find_map(|field| field.strip_prefix(name)).expect("every client has it")
+}
+
+fn flags(client: &str) -> &str {
+    field(client, "flags=")
+}
+
+fn cut(server: &RedisServer, which: Cut) -> usize {
+    let clients = server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]);
+    let hit = |line: &&str| match which {
+        Cut::Shared => !flags(line).contains('t'),
+        Cut::Push => flags(line).contains('t'),
+        Cut::Both => true,
+    };
+    let ids: Vec<&str> = clients.lines().filter(hit).map(|line| field(line, "id=")).collect();
+    ids.iter().for_each(|id| drop(server.cli(&["CLIENT", "KILL", "ID", id])));
+    ids.len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_connections_are_cut_is_served_long_before_its_keep_alive() {
+    let server = RedisServer::new();
+    let ttl = Duration::from_secs(60);
+    for which in [Cut::Shared, Cut::Push, Cut::Both] {
+        let (holder, waiter) = (keeper(server.port(), ttl).await, keeper(server.port(), ttl).await);
+        let guard = holder.lock("job").acquire().await.expect("free");
+        let waiting = tokio::spawn(async move { waiter.lock("job").acquire().await });
+        eventually(SOON, "it is in line", || server.cli(&["ZCARD", "lk:q:{job}"]) == "1");
+        // Both have a push connection before one is cut.
+        eventually(SOON, "both listen", || {
+            server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]).lines().filter(|line| flags(line).contains('t')).count()
+                == 2
+        });
+        assert!(cut(&server, which) >= 2, "{which:?}");
+        let released = Instant::now();
+        guard.release().await.expect("released");
+        let guard = waiting.await.expect("no panic").expect("granted");
+        let took = released.elapsed();
+        println!("{which:?} cut: granted {took:?} after the release");
+        // The first keep-alive of its place is due after a third of ten seconds.
+        assert!(took < Duration::from_secs(2), "{which:?}: {took:?}");
+        guard.release().await.expect("released");
+    }
+}
+
 /// When a guard was known to be believed: from the first to the last time its check passed.
 #[derive(Debug)]
 struct Belief {
@@ -89,7 +145,7 @@ async fn believe(keeper: Keeper, end: Instant) -> Vec<Belief> {
 async fn late_pushes(delay: Duration) {
     let ttl = Duration::from_secs(2);
     let server = RedisServer::new();
-    let proxy = Proxy::new(server.port(), b"lk:k:", ttl.mul_f64(0.9), delay);
+    let proxy = Proxy::new(server.port(), ttl.mul_f64(0.9), delay);
     let end = Instant::now() + Duration::from_secs(15);
     let mut tasks = JoinSet::new();
     for (i, port) in [server.port(), proxy.port(), server.port(), proxy.port()].into_iter().enumerate() {

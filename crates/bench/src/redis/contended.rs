@@ -1,9 +1,12 @@
-//! Many waiters of one lock, against a baton of BLPOP and RPUSH with one blocking connection per waiter: first come,
-//! first served by the server itself, but no lock (it has no lease, no owner, no token).
+//! Many waiters of one lock, against a baton of BLPOP and RPUSH with one connection per waiter: first come, first served
+//! by the server itself, but no lock (it has no lease, no owner, no token). Once with a thread for every waiter, the least
+//! there is; once with tasks on the runtime and the driver that the locks use.
 
-use super::{client, pin, runtime, wire};
+use super::{client, connect, pin, runtime, wire};
 use crate::measure::quantile;
 use lockkeeper::Keeper;
+use redis::Cmd;
+use redis::aio::MultiplexedConnection;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -68,7 +71,7 @@ fn hold() -> Duration {
     Duration::from_micros(lockkeeper::HolderId::random().unwrap().to_u128() as u64 % 1000)
 }
 
-/// One connection per waiter, and one to start and end.
+/// A thread and a connection per waiter, and a connection to start and end.
 struct Batons(Vec<redis::Connection>, redis::Connection);
 
 impl Batons {
@@ -86,11 +89,7 @@ impl Batons {
                 scope.spawn(move || baton(connection, &course))
             };
             let threads: Vec<_> = self.0.iter_mut().map(spawn).collect();
-            let everybody = format!("blocked_clients:{waiters}\r");
-            testkit::eventually(testkit::SOON, "all wait for the baton", || {
-                let clients: String = redis::cmd("INFO").arg("clients").query(&mut self.1).unwrap();
-                clients.lines().any(|line| line.trim_end() == everybody.trim_end())
-            });
+            all_wait(&mut self.1, waiters);
             course.start();
             give(&mut self.1);
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -116,11 +115,69 @@ fn baton(connection: &mut redis::Connection, course: &Course) -> Seen {
 }
 
 fn take(connection: &mut redis::Connection) {
-    let _: (String, String) = redis::cmd("BLPOP").arg(NAME).arg(0).query(connection).unwrap();
+    let _: (String, String) = blpop().query(connection).unwrap();
 }
 
 fn give(connection: &mut redis::Connection) {
-    let _: u64 = redis::cmd("RPUSH").arg(NAME).arg("1").query(connection).unwrap();
+    let _: u64 = rpush().query(connection).unwrap();
+}
+
+fn blpop() -> Cmd {
+    let mut cmd = redis::cmd("BLPOP");
+    cmd.arg(NAME).arg(0);
+    cmd
+}
+
+fn rpush() -> Cmd {
+    let mut cmd = redis::cmd("RPUSH");
+    cmd.arg(NAME).arg("1");
+    cmd
+}
+
+fn all_wait(connection: &mut redis::Connection, waiters: usize) {
+    let everybody = format!("blocked_clients:{waiters}");
+    testkit::eventually(testkit::SOON, "all wait for the baton", || {
+        let clients: String = redis::cmd("INFO").arg("clients").query(connection).unwrap();
+        clients.lines().any(|line| line.trim_end() == everybody)
+    });
+}
+
+/// A task and a connection per waiter.
+struct TaskBatons(Vec<MultiplexedConnection>, redis::Connection);
+
+impl TaskBatons {
+    fn new(runtime: &Runtime, server: &RedisServer, waiters: usize) -> Self {
+        let connections = (0..waiters).map(|_| runtime.block_on(connect(server))).collect();
+        Self(connections, client(server).get_connection().unwrap())
+    }
+
+    fn run(&mut self, runtime: &Runtime) -> Vec<Seen> {
+        let course = Course::new(Duration::ZERO);
+        let spawn = |connection: &MultiplexedConnection| runtime.spawn(task_baton(connection.clone(), course.clone()));
+        let tasks: Vec<_> = self.0.iter().map(spawn).collect();
+        all_wait(&mut self.1, self.0.len());
+        course.start();
+        give(&mut self.1);
+        let seen = tasks.into_iter().map(|task| runtime.block_on(task).unwrap()).collect();
+        take(&mut self.1);
+        seen
+    }
+}
+
+async fn task_baton(mut connection: MultiplexedConnection, course: Arc<Course>) -> Seen {
+    let mut seen = Seen::default();
+    let asked = course.now();
+    let _: (String, String) = blpop().query_async(&mut connection).await.unwrap();
+    course.acquired(asked, &mut seen);
+    pause().await;
+    course.releasing();
+    let _: u64 = rpush().query_async(&mut connection).await.unwrap();
+    seen
+}
+
+/// Holds for a while: a timer of Tokio's would round up to whole milliseconds.
+async fn pause() {
+    tokio::task::spawn_blocking(|| std::thread::sleep(hold())).await.unwrap();
 }
 
 /// Waiters spread over some keepers, and a keeper to start with.
@@ -166,8 +223,7 @@ async fn waiter(keeper: Keeper, course: Arc<Course>) -> Seen {
         let asked = course.now();
         let guard = keeper.lock(NAME).acquire().await.unwrap();
         let more = course.acquired(asked, &mut seen);
-        // A timer of Tokio's would round up to whole milliseconds.
-        tokio::task::spawn_blocking(|| std::thread::sleep(hold())).await.unwrap();
+        pause().await;
         course.releasing();
         guard.release().await.unwrap();
         if !more {
@@ -178,21 +234,25 @@ async fn waiter(keeper: Keeper, course: Arc<Course>) -> Seen {
 
 /// All wait for a held lock, it is released, each takes it once.
 pub(super) fn drain() {
+    const SUBJECTS: usize = 5;
     pin(1);
     println!("\n### Redis, hand-over: all wait, the lock is released, each holds it once for 0–1 ms\n");
-    println!("| waiters | | p50 µs | p99 µs | x floor (p50) | x floor (p99) | wire commands per grant |");
-    println!("|---|---|---|---|---|---|---|");
+    println!(
+        "| waiters | | p50 µs | p99 µs | x floor (p50) | x floor (p99) | x tasks (p50) | x tasks (p99) | wire commands per grant |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
     for (waiters, rounds) in [(8, 80), (64, 20)] {
         let server = RedisServer::new();
         let runtime = runtime();
         let mut batons = Batons::new(&server, waiters);
+        let mut task_batons = TaskBatons::new(&runtime, &server, waiters);
         let groups = [waiters, 4, 1].map(|keepers| Locks::new(&runtime, &server, keepers));
-        let mut handed: [Vec<f64>; 4] = Default::default();
-        // Counted for the locks only: the baton's commands in this part are not told apart from its set-up.
-        let mut sent = [0; 4];
+        let mut handed: [Vec<f64>; SUBJECTS] = Default::default();
+        // Counted for the locks only: the batons' commands in this part are not told apart from their set-up.
+        let mut sent = [0; SUBJECTS];
         for round in 0..=rounds {
-            let mut all = vec![batons.run(Duration::ZERO)];
-            for (group, sent) in groups.iter().zip(&mut sent[1..]) {
+            let mut all = vec![batons.run(Duration::ZERO), task_batons.run(&runtime)];
+            for (group, sent) in groups.iter().zip(&mut sent[2..]) {
                 let before = wire(&server);
                 let (seen, beside) = runtime.block_on(group.run(waiters, Duration::ZERO));
                 *sent += if round > 0 { wire(&server) - before - beside } else { 0 };
@@ -205,21 +265,23 @@ pub(super) fn drain() {
                 }
             }
         }
-        let floor = [0.5, 0.99].map(|q| quantile(&handed[0], q));
-        for ((name, handed), sent) in NAMES.iter().zip(&handed).zip(sent) {
+        let [threads, tasks] = [0, 1].map(|floor: usize| [0.5, 0.99].map(|q| quantile(&handed[floor], q)));
+        let names = [NAMES[0], "the same with tasks", NAMES[1], "lockkeeper, 4 keepers", "lockkeeper, one keeper"];
+        for ((name, handed), sent) in names.iter().zip(&handed).zip(sent) {
             let [p50, p99] = [0.5, 0.99].map(|q| quantile(handed, q));
-            let [r50, r99] = [p50 / floor[0], p99 / floor[1]];
+            let [a50, a99, b50, b99] = [p50 / threads[0], p99 / threads[1], p50 / tasks[0], p99 / tasks[1]];
             let each = match sent {
                 0 => "not counted".to_owned(),
                 sent => format!("{:.2}", sent as f64 / handed.len() as f64),
             };
-            println!("| {waiters} | {name} | {p50:.0} | {p99:.0} | {r50:.2} | {r99:.2} | {each} |");
+            println!(
+                "| {waiters} | {name} | {p50:.0} | {p99:.0} | {a50:.2} | {a99:.2} | {b50:.2} | {b99:.2} | {each} |"
+            );
         }
     }
 }
 
-const NAMES: [&str; 4] =
-    ["BLPOP/RPUSH baton", "lockkeeper, a keeper each", "lockkeeper, 4 keepers", "lockkeeper, one keeper"];
+const NAMES: [&str; 2] = ["BLPOP/RPUSH baton, a thread each", "lockkeeper, a keeper each"];
 
 /// Release, then ask again at once.
 pub(super) fn steady() {

@@ -6,7 +6,7 @@ use super::state::{Life, State, Work};
 use super::{Engine, Notify};
 use crate::clock::{Clock, Sleeper, Stamp};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Claim, LossReason, Store};
+use crate::store::{Claim, LossReason, Sink, Store};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -35,6 +35,12 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
         runtime: runtime.handle().clone(),
         pid: std::process::id(),
     });
+    let told = Arc::downgrade(&engine);
+    engine.store.tell_to(Sink::new(move |event| {
+        if let Some(engine) = told.upgrade() {
+            engine.with_state(|s| s.event(event, engine.clock.now()));
+        }
+    }));
     let upkeep = Upkeep(engine.clone());
     std::thread::Builder::new()
         .name("lockkeeper".into())

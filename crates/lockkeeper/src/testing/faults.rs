@@ -5,7 +5,7 @@
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written};
-use crate::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal, Store, StoreInfo};
+use crate::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal, Sink, Store, StoreInfo};
 use crate::token::Token;
 use async_trait::async_trait;
 use std::collections::HashMap;
@@ -263,6 +263,15 @@ impl Store for FaultyStore {
                 return event;
             }
         }
+    }
+
+    fn tell_to(&self, sink: Sink) {
+        let faults = self.faults.clone();
+        self.inner.tell_to(Sink::new(move |event| {
+            if !faults.0.deaf.load(Ordering::Acquire) {
+                sink.tell(event);
+            }
+        }));
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {

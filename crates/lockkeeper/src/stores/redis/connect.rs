@@ -2,15 +2,18 @@
 //! runtime ends.
 
 use super::error::map_err;
+use super::events;
 use super::gather::Gather;
-use super::options::{Node, Options};
+use super::options::{Kind, Node, Options};
 use super::routes::Routes;
 use crate::error::{Error, Result};
+use crate::store::{Event, Sink};
+use crate::token::HolderId;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
@@ -39,6 +42,10 @@ struct Shared {
     taken: Mutex<HashSet<Key>>,
     next: AtomicU64,
     routes: Routes,
+    /// Whether shared connections listen for grants.
+    listening: bool,
+    /// Where these grants go.
+    sink: OnceLock<Sink>,
 }
 
 enum Link {
@@ -71,6 +78,8 @@ pub(in crate::stores) struct Line {
     pub(super) connection: MultiplexedConnection,
     /// None on a connection that belongs to one call at a time.
     pub(super) gather: Option<Gather>,
+    /// What it listens to: grants for waiters of its own runtime, which need not pass through the keeper's thread.
+    channel: Option<Arc<str>>,
     key: Key,
     /// Different for every connection of a store.
     pub(in crate::stores) serial: u64,
@@ -78,13 +87,37 @@ pub(in crate::stores) struct Line {
 
 impl Links {
     pub(in crate::stores) fn new(options: Options) -> Self {
+        Self::with(options, false)
+    }
+
+    /// Shared connections listen for grants too, from the first one on, and tell them once they know whom.
+    pub(super) fn listening(options: Options) -> Self {
+        // What is published in a Cluster is sent to all its servers, and replicas confirm on connections of one call.
+        let listening = options.kind != Kind::Cluster && options.wait.is_none();
+        Self::with(options, listening)
+    }
+
+    fn with(options: Options, listening: bool) -> Self {
         Self(Arc::new(Shared {
             options,
             links: Mutex::default(),
             taken: Mutex::default(),
             next: AtomicU64::new(1),
             routes: Routes::default(),
+            listening,
+            sink: OnceLock::new(),
         }))
+    }
+
+    pub(super) fn tell_to(&self, sink: Sink) {
+        // Given once; one that is there already serves as well.
+        let _ = self.0.sink.set(sink);
+    }
+
+    /// What this runtime's connection listens to, if there is one that listens.
+    pub(super) fn channel(&self) -> Option<Arc<str>> {
+        self.0.sink.get()?;
+        self.ready(&self.only_node()?)?.channel
     }
 
     pub(super) fn options(&self) -> &Options {
@@ -186,8 +219,42 @@ impl Shared {
 
     fn forget(&self, key: &Key, broken: u64) {
         let mut links = self.lock();
-        if matches!(links.get(key), Some(Link::Up { line, .. }) if line.serial == broken) {
-            links.remove(key);
+        let gone = match links.get(key) {
+            Some(Link::Up { line, .. }) if line.serial == broken => links.remove(key),
+            _ => None,
+        };
+        drop(links);
+        self.deaf(gone);
+    }
+
+    /// Nobody listens there any more: whoever was to be told on that connection asks.
+    fn deaf(&self, gone: Option<Link>) {
+        if let (Some(Link::Up { line, .. }), Some(sink)) = (gone, self.sink.get())
+            && line.channel.is_some()
+        {
+            sink.tell(Event::Reconnected);
+        }
+    }
+
+    /// A message that no call asked for.
+    fn pushed(&self, key: &Key, serial: u64, push: &PushInfo) {
+        if push.kind == PushKind::Disconnection {
+            self.forget(key, serial);
+        } else if let (Some(sink), Some(event)) = (self.sink.get(), events::event(push, &self.options)) {
+            sink.tell(event);
+        }
+    }
+
+    /// Makes a shared connection listen to a channel of its own. Without one, grants go through the push connection.
+    async fn listen(&self, connection: &mut MultiplexedConnection, lane: u32) -> Option<Arc<str>> {
+        if lane != 0 || !self.listening {
+            return None;
+        }
+        let channel = HolderId::random().ok()?.to_hex();
+        let subscribing = connection.subscribe(events::channel(&channel));
+        match tokio::time::timeout(CONNECT_LIMIT, subscribing).await {
+            Ok(Ok(())) => Some(channel.into()),
+            _ => None,
         }
     }
 }
@@ -199,19 +266,18 @@ async fn keep(shared: Weak<Shared>, key: Key, failures: u32) {
     let serial = strong.next.fetch_add(1, Ordering::Relaxed);
     let watch = (shared.clone(), key.clone());
     let opened = open(&strong.options, &key.1, move |push| {
-        if push.kind == PushKind::Disconnection
-            && let Some(shared) = watch.0.upgrade()
-        {
-            shared.forget(&watch.1, serial);
+        if let Some(shared) = watch.0.upgrade() {
+            shared.pushed(&watch.1, serial, &push);
         }
         Ok::<(), ()>(())
     })
     .await;
     let (sender, replaced) = oneshot::channel();
     let (link, answer) = match opened {
-        Ok(connection) => {
+        Ok(mut connection) => {
+            let channel = strong.listen(&mut connection, key.2).await;
             let gather = (key.2 == 0).then(|| Gather::start(connection.clone()));
-            let line = Line { connection, gather, key: key.clone(), serial };
+            let line = Line { connection, gather, channel, key: key.clone(), serial };
             (Link::Up { line: line.clone(), _watch: sender }, Ok(line))
         }
         Err(error) => {
@@ -248,7 +314,8 @@ impl Drop for Gone {
         if !self.finished
             && let Some(shared) = self.shared.upgrade()
         {
-            shared.lock().remove(&self.key);
+            let gone = shared.lock().remove(&self.key);
+            shared.deaf(gone);
         }
     }
 }

@@ -4,7 +4,7 @@ use super::connect::{self, Links};
 use super::error::map_err;
 use super::keys::Keys;
 use super::layout;
-use super::options::{Kind, Node};
+use super::options::{Kind, Node, Options};
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
 use crate::name::LockName;
@@ -12,6 +12,7 @@ use crate::store::{Event, Grant};
 use crate::token::{HolderId, Token};
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -28,7 +29,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// What `next_event` reads.
 #[derive(Debug)]
 pub(super) struct Events {
-    keeper: String,
+    keeper: Arc<str>,
     link: Option<Push>,
     failures: u32,
     /// Names held by somebody who will not tell us, with a waiter of ours first in line.
@@ -49,7 +50,7 @@ impl std::fmt::Debug for Push {
 }
 
 impl Events {
-    pub(super) fn new(keeper: String, watches: mpsc::Receiver<LockName>) -> Self {
+    pub(super) fn new(keeper: Arc<str>, watches: mpsc::Receiver<LockName>) -> Self {
         Self { keeper, link: None, failures: 0, watches, was_up: false }
     }
 
@@ -67,7 +68,7 @@ impl Events {
             let happened = tokio::select! {
                 biased;
                 message = push.messages.recv() => match message {
-                    Some(message) if message.kind != PushKind::Disconnection => Ok(event(&message, links)),
+                    Some(message) if message.kind != PushKind::Disconnection => Ok(event(&message, links.options())),
                     _ => Err(Error::unavailable("the push connection ended")),
                 },
                 Some(name) = self.watches.recv() => push.watch(name, links).await,
@@ -115,7 +116,7 @@ impl Push {
         let opened = connect::open(links.options(), &node, move |push| sender.send(push).map_err(|_| ())).await;
         let connection = opened.inspect_err(|_| links.routes().doubt())?;
         let mut push = Self { connection, messages, node };
-        let subscribing = push.connection.subscribe(format!("lk:k:{keeper}"));
+        let subscribing = push.connection.subscribe(channel(keeper));
         let subscribed = tokio::time::timeout(ANSWER_LIMIT, subscribing).await;
         subscribed.map_err(|_| Error::unavailable("the push connection does not answer"))?.map_err(map_err)?;
         // Without it a foreign holder's release is noticed later, by asking.
@@ -159,15 +160,20 @@ impl Push {
     }
 }
 
+/// The channel that the scripts publish grants to, by the name a waiter gave.
+pub(super) fn channel(name: &str) -> String {
+    format!("lk:k:{name}")
+}
+
 /// What a push message means to the engine, if anything.
-fn event(push: &PushInfo, links: &Links) -> Option<Event> {
-    let wake = |key: &[u8]| layout::name_of(links.options().layout, key).map(Event::Wake);
+pub(super) fn event(push: &PushInfo, options: &Options) -> Option<Event> {
+    let wake = |key: &[u8]| layout::name_of(options.layout, key).map(Event::Wake);
     match push.kind {
         PushKind::Message => match push.data.get(1)? {
             Value::BulkString(text) => {
                 let (event, key) = granted(text)?;
                 // Replicas have not confirmed it yet: the waiter asks, and waits for them there.
-                if links.options().wait.is_some() { wake(key) } else { Some(event) }
+                if options.wait.is_some() { wake(key) } else { Some(event) }
             }
             _ => None,
         },

@@ -15,7 +15,8 @@
 //!   Permits of N are held. A plain string with a TTL, so `SET K … NX` of any other client is excluded, and excludes us.
 //! - `lk:f:{K}` the last token · `lk:q:{K}` waiters in order (sorted set) · `lk:w:{K}` their entries (hash) ·
 //!   `lk:r:{K}` Shared and Permit holders by the end of their lease (sorted set) · `lk:h:{K}` their details (hash) ·
-//!   `lk:x:{K}:HOLDER` tombstones · `lk:v:{K}` a register · channel `lk:k:KEEPER` grants for one keeper.
+//!   `lk:x:{K}:HOLDER` tombstones · `lk:v:{K}` a register · channel `lk:k:ID` grants for waiters of one
+//!   connection or one keeper.
 //! - `{K}` keeps them in one Cluster slot. A name with a hash tag of its own follows `/` instead (`lk:f/a{b}c`); one with
 //!   a `}` but no tag follows `!{N}`, N the lowest number with that slot.
 //!
@@ -49,7 +50,7 @@ use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, Held, LossReason, Mode, Page, Record, Release, Renewal,
-    Runtime, Store, StoreInfo,
+    Runtime, Sink, Store, StoreInfo,
 };
 use crate::token::{HolderId, Token};
 use answers::{code, odd, other_lock, out_of_tokens, record, refused, reply, text, token};
@@ -61,6 +62,7 @@ use layout::{Layout, Step};
 use options::{Kind, Options};
 use redis::Value;
 use script::{Call, Script, Terms, bytes};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -78,7 +80,7 @@ const TOMB_EXTRA: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct RedisStore {
     links: Links,
-    keeper: String,
+    keeper: Arc<str>,
     events: tokio::sync::Mutex<Events>,
     /// Tells the push connection which key to watch.
     watch: mpsc::Sender<LockName>,
@@ -101,9 +103,9 @@ impl RedisStore {
         let options = Options::parse(scheme, place, pairs)?;
         let (watch, watches) = mpsc::channel(WATCHES);
         // Not a holder's id, but the same need: 128 bits that nobody else has.
-        let keeper = HolderId::random()?.to_hex();
+        let keeper: Arc<str> = HolderId::random()?.to_hex().into();
         let store = Self {
-            links: Links::new(options),
+            links: Links::listening(options),
             events: Events::new(keeper.clone(), watches).into(),
             keeper,
             watch,
@@ -174,7 +176,14 @@ impl RedisStore {
         Call::new(keys.declared(self.links.options().kind == Kind::Cluster, holder))
     }
 
-    fn claim_call(&self, claim: &Claim, keys: Keys) -> Call {
+    /// Where the grant of a waiter that asks on this thread is to be told: on the connection it asks on, or else to the
+    /// keeper's thread.
+    fn channel(&self) -> Arc<str> {
+        self.links.channel().unwrap_or_else(|| self.keeper.clone())
+    }
+
+    /// `channel`: where the grant is to be told, if it comes later.
+    fn claim_call(&self, claim: &Claim, keys: Keys, channel: &str) -> Call {
         self.call(keys, Some(claim.holder))
             .arg(claim.holder.to_hex())
             .arg(keys::mode_text(claim.mode))
@@ -182,7 +191,7 @@ impl RedisStore {
             .arg(if claim.queue { "1" } else { "0" })
             .arg(millis(claim.waiter_lease()))
             .arg(claim.stamp.as_micros().to_string())
-            .arg(&*self.keeper)
+            .arg(channel)
             .arg(keys::note_text(&claim.note))
     }
 
@@ -299,7 +308,8 @@ impl Store for RedisStore {
             2 => Ok(Attempt::Cancelled),
             _ => Err(refused(claim, &fields)),
         };
-        self.batch(claims, Step::Acquire, |claim, keys| self.claim_call(claim, keys), read).await
+        let channel = self.channel();
+        self.batch(claims, Step::Acquire, |claim, keys| self.claim_call(claim, keys, &channel), read).await
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
@@ -318,7 +328,8 @@ impl Store for RedisStore {
             _ => Err(refused(claim, &fields)),
         };
         let each = async |claims: &[Claim]| {
-            self.batch(claims, Step::Renew, |claim, keys| self.claim_call(claim, keys), read).await
+            let channel = self.channel();
+            self.batch(claims, Step::Renew, |claim, keys| self.claim_call(claim, keys, &channel), read).await
         };
         let done = self.renew_many(claims, limit(claims)).await;
         if !done.contains(&true) {
@@ -345,6 +356,10 @@ impl Store for RedisStore {
             _ => Err(refused(claim, &fields)),
         };
         self.batch(claims, Step::Release, call, read).await
+    }
+
+    fn tell_to(&self, sink: Sink) {
+        self.links.tell_to(sink);
     }
 
     async fn next_event(&self) -> Event {

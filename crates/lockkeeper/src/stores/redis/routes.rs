@@ -68,7 +68,11 @@ impl Routes {
 impl Links {
     /// The server of every key, where there is no other.
     pub(super) fn only_node(&self) -> Option<Node> {
-        (self.options().kind == Kind::Single).then(|| self.options().nodes[0].clone())
+        match self.options().kind {
+            Kind::Single => Some(self.options().nodes[0].clone()),
+            Kind::Sentinel(_) => self.routes().lock().primary.clone(),
+            Kind::Cluster => None,
+        }
     }
 
     /// The server that `key` lives on.
