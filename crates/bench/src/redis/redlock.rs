@@ -1,7 +1,7 @@
 //! Redlock over five servers, all on one core with the client, against the same fan-out by hand; then with servers that
 //! are frozen.
 
-use super::{END, Loaded, connect, pin, runtime};
+use super::{END, Loaded, TAKE, connect, pin, runtime};
 use crate::measure::quantile;
 use lockkeeper::{HolderId, Keeper};
 use redis::aio::MultiplexedConnection;
@@ -14,23 +14,25 @@ const ROUNDS: usize = 13;
 const CYCLES: usize = 300;
 const NODES: usize = 5;
 
-/// `SET NX PX` on all, then compare and delete on all; each step waits for every answer.
+/// Takes the lock on all, then compares and deletes on all; each step waits for every answer.
 #[derive(Clone)]
 struct Floor {
     nodes: [MultiplexedConnection; NODES],
+    take: Loaded,
     end: Loaded,
 }
 
 impl Floor {
     async fn new(servers: &[RedisServer]) -> Self {
         let mut nodes = Vec::new();
-        let mut end = None;
+        let mut scripts = None;
         for server in servers {
             let mut node = connect(server).await;
-            end = Some(Loaded::new(&mut node, END).await);
+            scripts = Some((Loaded::new(&mut node, TAKE).await, Loaded::new(&mut node, END).await));
             nodes.push(node);
         }
-        Self { nodes: nodes.try_into().unwrap_or_else(|_| unreachable!("five servers")), end: end.unwrap() }
+        let (take, end) = scripts.unwrap();
+        Self { nodes: nodes.try_into().unwrap_or_else(|_| unreachable!("five servers")), take, end }
     }
 
     async fn all(&mut self, cmd: &Cmd) {
@@ -40,10 +42,15 @@ impl Floor {
         assert!([a, b, c, d, e].iter().all(|answer| !matches!(answer, Value::Nil | Value::ServerError(_))));
     }
 
-    async fn cycle(&mut self) {
+    async fn cycle(&mut self, fenced: bool) {
         let holder = HolderId::random().unwrap().to_hex();
-        let mut take = redis::cmd("SET");
-        take.arg("orders/43").arg(&holder).arg("NX").arg("PX").arg(30_000);
+        let take = if fenced {
+            self.take.call(&["orders/43", "fence/43"], &[&holder, "30000"])
+        } else {
+            let mut take = redis::cmd("SET");
+            take.arg("orders/43").arg(&holder).arg("NX").arg("PX").arg(30_000);
+            take
+        };
         self.all(&take).await;
         self.all(&self.end.call(&["orders/43"], &[&holder])).await;
     }
@@ -63,13 +70,13 @@ fn ours(runtime: &Runtime, keeper: &Keeper, times: &mut Vec<f64>) {
     times.extend(runtime.block_on(cycles).unwrap());
 }
 
-fn by_hand(runtime: &Runtime, floor: &Floor, times: &mut Vec<f64>) {
+fn by_hand(runtime: &Runtime, floor: &Floor, fenced: bool, times: &mut Vec<f64>) {
     let mut floor = floor.clone();
     let cycles = runtime.spawn(async move {
         let mut times = Vec::with_capacity(CYCLES);
         for _ in 0..CYCLES {
             let began = Instant::now();
-            floor.cycle().await;
+            floor.cycle(fenced).await;
             times.push(began.elapsed().as_secs_f64() * 1e6);
         }
         times
@@ -89,16 +96,18 @@ pub(super) fn run() {
         runtime.block_on(keeper.lock("first").try_acquire()).is_ok()
     });
     let floor = runtime.block_on(Floor::new(&servers));
-    let (mut hand, mut healthy) = (Vec::new(), Vec::new());
+    let mut all: [Vec<f64>; 3] = Default::default();
     for round in 0..=ROUNDS {
-        let (mut a, mut b) = (Vec::new(), Vec::new());
-        by_hand(&runtime, &floor, &mut a);
-        ours(&runtime, &keeper, &mut b);
+        let mut times: [Vec<f64>; 3] = Default::default();
+        by_hand(&runtime, &floor, false, &mut times[0]);
+        by_hand(&runtime, &floor, true, &mut times[1]);
+        ours(&runtime, &keeper, &mut times[2]);
+        // The first one only warms up.
         if round > 0 {
-            hand.extend(a);
-            healthy.extend(b);
+            all.iter_mut().zip(times).for_each(|(all, times)| all.extend(times));
         }
     }
+    let [hand, fenced, healthy] = all;
     println!("\n### Redlock over {NODES} servers, one task, acquire + release, everything on one core\n");
     println!("| | p50 µs | p99 µs | x floor (p50) | x healthy (p50) | x healthy (p99) |\n|---|---|---|---|---|---|");
     let row = |name: &str, times: &[f64], all: bool| {
@@ -108,6 +117,7 @@ pub(super) fn run() {
         println!("| {name} | {p50:.0} | {p99:.0} | {to_floor} | {r50:.2} | {r99:.2} |");
     };
     row("SET NX PX, compare and delete on all by hand, unfenced", &hand, true);
+    row("least fenced: SET NX PX + INCR, compare and delete on all by hand", &fenced, true);
     row("lockkeeper, fenced", &healthy, true);
     for frozen in 1..=2 {
         servers[frozen - 1].pause();
@@ -121,4 +131,6 @@ pub(super) fn run() {
         row(&format!("lockkeeper, fenced, {frozen} of {NODES} frozen"), &times, false);
     }
     servers.iter().for_each(RedisServer::resume);
+    let ratio = quantile(&healthy, 0.5) / quantile(&fenced, 0.5);
+    println!("\nlockkeeper against the least fenced floor: {ratio:.2}x");
 }

@@ -131,7 +131,7 @@ impl Links {
     }
 
     /// The same if it is open already.
-    pub(super) fn ready(&self, node: &Node) -> Option<Line> {
+    pub(in crate::stores) fn ready(&self, node: &Node) -> Option<Line> {
         let key = (Handle::try_current().ok()?.id(), node.clone(), 0);
         let links = self.0.lock();
         let Some(Link::Up { line, .. }) = links.get(&key) else { return None };

@@ -1,4 +1,4 @@
-//! How commands are sent: at once while a connection is idle; gathered into one write while it is busy.
+//! How commands are sent: at once while a connection is nearly idle; gathered into one write while it is busy.
 //!
 //! A write of its own for every command is half the work of a client with many tasks, and most of a server's. Tasks that
 //! became ready together, because their answers came together, send together: a connection that has calls under way
@@ -13,6 +13,10 @@ use tokio::sync::{mpsc, oneshot};
 
 /// The most commands of one write: a server answers nobody else meanwhile.
 const MOST: usize = 128;
+
+/// So many calls under way do not make a connection busy: gathering costs a hop or two, and one call may just be a late
+/// answer that nobody waits for.
+const DIRECT: usize = 2;
 
 /// Commands of one call, and where their answers go.
 struct Parcel {
@@ -61,7 +65,7 @@ pub(in crate::stores) async fn send(line: &mut Line, commands: Vec<Cmd>) -> Vec<
     let Some(gather) = &line.gather else { return send_now(&mut line.connection, commands).await };
     let before = gather.under_way.fetch_add(1, Ordering::Relaxed);
     let _flight = Flight(&gather.under_way);
-    if before == 0 { send_now(&mut line.connection, commands).await } else { gather.send(commands).await }
+    if before < DIRECT { send_now(&mut line.connection, commands).await } else { gather.send(commands).await }
 }
 
 async fn send_now(connection: &mut MultiplexedConnection, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {

@@ -107,20 +107,29 @@ impl Nodes {
     async fn try_ask(&self, node: usize, ask: Ask) -> Result<Vec<RedisResult<Value>>, Trouble> {
         let late = || Trouble::Silent(Error::unavailable("did not answer in time"));
         let end = tokio::time::Instant::now() + ask.limit;
-        let opened = tokio::time::timeout_at(end, self.links.line(&self.list[node].place)).await;
-        let mut line = opened.map_err(|_| late())?.map_err(Trouble::Silent)?;
-        let mut fresh = line.clone();
-        let seen = match self.list[node].seen(line.serial) {
-            Some(seen) => seen,
-            None => match tokio::time::timeout_at(end, self.look(node, &mut fresh)).await {
-                Ok(seen) => seen?,
-                Err(_) => {
-                    self.links.broken(&line);
-                    return Err(late());
-                }
-            },
+        let place = &self.list[node].place;
+        // A timer is needed only where something has to be opened.
+        let mut line = match self.links.ready(place) {
+            Some(line) => line,
+            None => {
+                let opened = tokio::time::timeout_at(end, self.links.line(place)).await;
+                opened.map_err(|_| late())?.map_err(Trouble::Silent)?
+            }
         };
-        let wait = seen.counts_from.since(system_now());
+        let counts_from = match self.list[node].counts_from(line.serial) {
+            Some(stamp) => stamp,
+            None => {
+                let mut fresh = line.clone();
+                match tokio::time::timeout_at(end, self.look(node, &mut fresh)).await {
+                    Ok(seen) => seen?.counts_from,
+                    Err(_) => {
+                        self.links.broken(&line);
+                        return Err(late());
+                    }
+                }
+            }
+        };
+        let wait = counts_from.since(system_now());
         if ask.counted && !wait.is_zero() {
             let wait = crate::duration::short(wait);
             let text = format!("restarted and may have forgotten locks, so it is left out for another {wait}");
@@ -208,9 +217,10 @@ impl Node {
         named.with_source(error)
     }
 
-    fn seen(&self, serial: u64) -> Option<Seen> {
+    /// From when on the node counts, if that connection has been looked at.
+    fn counts_from(&self, serial: u64) -> Option<Stamp> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.iter().rev().find(|(known, _)| *known == serial).map(|(_, seen)| seen.clone())
+        seen.iter().rev().find(|(known, _)| *known == serial).map(|(_, seen)| seen.counts_from)
     }
 
     /// Whether this is the process that answered last.
