@@ -4,6 +4,8 @@
 pub mod consul;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod lines;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;

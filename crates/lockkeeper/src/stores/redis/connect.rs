@@ -1,5 +1,4 @@
-//! One multiplexed connection per Tokio runtime and server, opened when first needed and replaced when it breaks or its
-//! runtime ends.
+//! One multiplexed connection per Tokio runtime and server, and others that belong to one call at a time.
 
 use super::error::map_err;
 use super::events;
@@ -8,27 +7,20 @@ use super::options::{Kind, Node, Options};
 use super::routes::Routes;
 use crate::error::{Error, Result};
 use crate::store::{Event, Sink};
+use crate::stores::lines::{self, Lines, Place};
 use crate::token::HolderId;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind};
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use tokio::runtime::{Handle, Id};
-use tokio::sync::oneshot;
 
 /// How long opening a connection may take, name resolution and TLS included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The longest pause before a server that could not be reached is tried again.
-const MAX_PAUSE: Duration = Duration::from_millis(500);
-
-/// From how many entries on the table is looked through for old failures.
-const SWEEP_AT: usize = 64;
-
-/// Which runtime, which server, which of its connections: 0 is shared, others belong to one call at a time.
-type Key = (Id, Node, u32);
+/// Which server, which of its connections: 0 is shared, others belong to one call at a time.
+type Key = (Node, u32);
 
 /// The connections of one store.
 #[derive(Debug)]
@@ -37,42 +29,17 @@ pub(in crate::stores) struct Links(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     options: Options,
-    links: Mutex<HashMap<Key, Link>>,
+    lines: Lines<Line>,
     /// Connections in the hands of one call.
-    taken: Mutex<HashSet<Key>>,
-    next: AtomicU64,
+    taken: Mutex<HashSet<(Id, Key)>>,
     routes: Routes,
     /// Whether shared connections listen for grants.
     listening: bool,
     /// Where these grants go.
-    sink: OnceLock<Sink>,
+    sink: Arc<OnceLock<Sink>>,
 }
 
-enum Link {
-    Up {
-        line: Line,
-        /// Dropped with the link: ends the task that watches the runtime.
-        _watch: oneshot::Sender<()>,
-    },
-    Opening(Vec<oneshot::Sender<Result<Line>>>),
-    Down {
-        until: Instant,
-        error: Error,
-        failures: u32,
-    },
-}
-
-impl std::fmt::Debug for Link {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Up { .. } => "Up",
-            Self::Opening(_) => "Opening",
-            Self::Down { .. } => "Down",
-        })
-    }
-}
-
-/// A connection in use, and how to say that it is broken.
+/// A connection in use.
 #[derive(Clone)]
 pub(in crate::stores) struct Line {
     pub(super) connection: MultiplexedConnection,
@@ -80,9 +47,30 @@ pub(in crate::stores) struct Line {
     pub(super) gather: Option<Gather>,
     /// What it listens to: grants for waiters of its own runtime, which need not pass through the keeper's thread.
     channel: Option<Arc<str>>,
-    key: Key,
+    sink: Arc<OnceLock<Sink>>,
+    place: Place<Line>,
+}
+
+impl lines::Line for Line {
+    type Key = Key;
+
+    fn place(&self) -> &Place<Self> {
+        &self.place
+    }
+
+    /// Whoever was to be told on it asks.
+    fn gone(&self) {
+        if let (Some(_), Some(sink)) = (&self.channel, self.sink.get()) {
+            sink.tell(Event::Reconnected);
+        }
+    }
+}
+
+impl Line {
     /// Different for every connection of a store.
-    pub(in crate::stores) serial: u64,
+    pub(in crate::stores) fn serial(&self) -> u64 {
+        self.place.serial
+    }
 }
 
 impl Links {
@@ -100,12 +88,11 @@ impl Links {
     fn with(options: Options, listening: bool) -> Self {
         Self(Arc::new(Shared {
             options,
-            links: Mutex::default(),
+            lines: Lines::default(),
             taken: Mutex::default(),
-            next: AtomicU64::new(1),
             routes: Routes::default(),
             listening,
-            sink: OnceLock::new(),
+            sink: Arc::default(),
         }))
     }
 
@@ -124,86 +111,49 @@ impl Links {
         &self.0.options
     }
 
-    /// This runtime's connection to `node`. Opening it goes on when the caller gives up, so that a call with a short
-    /// limit does not start over each time.
+    pub(super) fn routes(&self) -> &Routes {
+        &self.0.routes
+    }
+
+    /// This runtime's connection to `node`.
     pub(in crate::stores) async fn line(&self, node: &Node) -> Result<Line> {
-        self.lane(node, 0).await
+        self.lane((node.clone(), 0)).await
     }
 
     /// The same if it is open already.
     pub(in crate::stores) fn ready(&self, node: &Node) -> Option<Line> {
-        let key = (Handle::try_current().ok()?.id(), node.clone(), 0);
-        let links = self.0.lock();
-        let Some(Link::Up { line, .. }) = links.get(&key) else { return None };
-        Some(line.clone())
+        self.0.lines.ready(&(node.clone(), 0))
     }
 
     /// A connection that nobody else uses until the answer is dropped.
     pub(super) async fn private(&self, node: &Node) -> Result<(Line, Taken)> {
-        let runtime = current()?.id();
+        let runtime = Handle::try_current().map_err(|_| Error::unavailable("a Tokio runtime is needed here"))?.id();
         let taken = {
             let mut all = self.0.taken.lock().unwrap_or_else(PoisonError::into_inner);
-            let free = (1..).find(|lane| !all.contains(&(runtime, node.clone(), *lane)));
-            let key = (runtime, node.clone(), free.unwrap_or(u32::MAX));
+            let free = (1..).find(|lane| !all.contains(&(runtime, (node.clone(), *lane))));
+            let key = (runtime, (node.clone(), free.unwrap_or(u32::MAX)));
             all.insert(key.clone());
             Taken { shared: self.0.clone(), key }
         };
-        Ok((self.lane(node, taken.key.2).await?, taken))
+        Ok((self.lane(taken.key.1.clone()).await?, taken))
     }
 
-    async fn lane(&self, node: &Node, lane: u32) -> Result<Line> {
-        let runtime = current()?;
-        let key = (runtime.id(), node.clone(), lane);
-        let opened = {
-            let mut links = self.0.lock();
-            let failures = match links.get_mut(&key) {
-                Some(Link::Up { line, .. }) => return Ok(line.clone()),
-                Some(Link::Opening(waiting)) => {
-                    let (sender, opened) = oneshot::channel();
-                    waiting.push(sender);
-                    Err(opened)
-                }
-                Some(Link::Down { until, error, .. }) if Instant::now() < *until => return Err(error.clone()),
-                Some(Link::Down { failures, .. }) => Ok(*failures),
-                None => Ok(0),
-            };
-            match failures {
-                Err(opened) => opened,
-                Ok(failures) => {
-                    let (sender, opened) = oneshot::channel();
-                    if links.len() >= SWEEP_AT {
-                        // Failures of runtimes that have ended since.
-                        let now = Instant::now();
-                        links.retain(|_, link| !matches!(link, Link::Down { until, .. } if *until + MAX_PAUSE < now));
-                    }
-                    links.insert(key.clone(), Link::Opening(vec![sender]));
-                    runtime.spawn(keep(Arc::downgrade(&self.0), key, failures));
-                    opened
-                }
-            }
-        };
-        opened.await.unwrap_or_else(|_| Err(Error::unavailable("the connection was given up while it was opened")))
+    async fn lane(&self, key: Key) -> Result<Line> {
+        let shared = self.0.clone();
+        self.0.lines.get(&key.clone(), |place| shared.open(key, place)).await
     }
 
     /// The connection is broken: the next call opens another.
     pub(in crate::stores) fn broken(&self, line: &Line) {
-        self.0.forget(&line.key, line.serial);
+        line.place.broken();
         self.0.routes.doubt();
     }
-
-    pub(super) fn routes(&self) -> &Routes {
-        &self.0.routes
-    }
-}
-
-fn current() -> Result<Handle> {
-    Handle::try_current().map_err(|_| Error::unavailable("a Tokio runtime is needed here"))
 }
 
 /// A connection in the hands of one call.
 pub(super) struct Taken {
     shared: Arc<Shared>,
-    key: Key,
+    key: (Id, Key),
 }
 
 impl Drop for Taken {
@@ -213,110 +163,34 @@ impl Drop for Taken {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Link>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn forget(&self, key: &Key, broken: u64) {
-        let mut links = self.lock();
-        let gone = match links.get(key) {
-            Some(Link::Up { line, .. }) if line.serial == broken => links.remove(key),
-            _ => None,
+    /// A connection, and nothing that tells of its end: the driver does, as a message.
+    async fn open(self: Arc<Self>, (node, lane): Key, place: Place<Line>) -> Result<(Line, std::future::Pending<()>)> {
+        let (watch, shared) = (place.clone(), Arc::downgrade(&self));
+        let pushed = move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                watch.broken();
+            } else if let Some(shared) = shared.upgrade()
+                && let (Some(sink), Some(event)) = (shared.sink.get(), events::event(&push, &shared.options))
+            {
+                sink.tell(event);
+            }
+            Ok(())
         };
-        drop(links);
-        self.deaf(gone);
-    }
-
-    /// Nobody listens there any more: whoever was to be told on that connection asks.
-    fn deaf(&self, gone: Option<Link>) {
-        if let (Some(Link::Up { line, .. }), Some(sink)) = (gone, self.sink.get())
-            && line.channel.is_some()
-        {
-            sink.tell(Event::Reconnected);
-        }
-    }
-
-    /// A message that no call asked for.
-    fn pushed(&self, key: &Key, serial: u64, push: &PushInfo) {
-        if push.kind == PushKind::Disconnection {
-            self.forget(key, serial);
-        } else if let (Some(sink), Some(event)) = (self.sink.get(), events::event(push, &self.options)) {
-            sink.tell(event);
-        }
-    }
-
-    /// Makes a shared connection listen to a channel of its own. Without one, grants go through the push connection.
-    async fn listen(&self, connection: &mut MultiplexedConnection, lane: u32) -> Option<Arc<str>> {
-        if lane != 0 || !self.listening {
-            return None;
-        }
-        let channel = HolderId::random().ok()?.to_hex();
-        let subscribing = connection.subscribe(events::channel(&channel));
-        match tokio::time::timeout(CONNECT_LIMIT, subscribing).await {
-            Ok(Ok(())) => Some(channel.into()),
-            _ => None,
-        }
+        let mut connection = open(&self.options, &node, pushed).await.inspect_err(|_| self.routes.doubt())?;
+        let shared_by_all = lane == 0;
+        let channel = if shared_by_all && self.listening { listen(&mut connection).await } else { None };
+        let gather = shared_by_all.then(|| Gather::start(connection.clone()));
+        Ok((Line { connection, gather, channel, sink: self.sink.clone(), place }, std::future::pending()))
     }
 }
 
-/// Opens a connection, then stays until it is replaced or its runtime ends, and forgets it then.
-async fn keep(shared: Weak<Shared>, key: Key, failures: u32) {
-    let mut gone = Gone { shared: shared.clone(), key: key.clone(), finished: false };
-    let Some(strong) = shared.upgrade() else { return };
-    let serial = strong.next.fetch_add(1, Ordering::Relaxed);
-    let watch = (shared.clone(), key.clone());
-    let opened = open(&strong.options, &key.1, move |push| {
-        if let Some(shared) = watch.0.upgrade() {
-            shared.pushed(&watch.1, serial, &push);
-        }
-        Ok::<(), ()>(())
-    })
-    .await;
-    let (sender, replaced) = oneshot::channel();
-    let (link, answer) = match opened {
-        Ok(mut connection) => {
-            let channel = strong.listen(&mut connection, key.2).await;
-            let gather = (key.2 == 0).then(|| Gather::start(connection.clone()));
-            let line = Line { connection, gather, channel, key: key.clone(), serial };
-            (Link::Up { line: line.clone(), _watch: sender }, Ok(line))
-        }
-        Err(error) => {
-            strong.routes.doubt();
-            let pause = Duration::from_millis(10).saturating_mul(1 << failures.min(8)).min(MAX_PAUSE);
-            let until = Instant::now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0);
-            (Link::Down { until, error: error.clone(), failures: failures + 1 }, Err(error))
-        }
-    };
-    let up = answer.is_ok();
-    if let Some(Link::Opening(waiting)) = strong.lock().insert(key, link) {
-        for sender in waiting {
-            // Whoever gave up no longer listens.
-            let _ = sender.send(answer.clone());
-        }
-    }
-    drop((answer, strong));
-    if up {
-        // Resolves, with an error, when the link is dropped.
-        let _ = replaced.await;
-    }
-    gone.finished = true;
-}
-
-/// Dropped with its task; a task that did not finish was dropped with its runtime, and so was the connection.
-struct Gone {
-    shared: Weak<Shared>,
-    key: Key,
-    finished: bool,
-}
-
-impl Drop for Gone {
-    fn drop(&mut self) {
-        if !self.finished
-            && let Some(shared) = self.shared.upgrade()
-        {
-            let gone = shared.lock().remove(&self.key);
-            shared.deaf(gone);
-        }
+/// Makes a connection listen to a channel of its own. Without one, grants go through the push connection.
+async fn listen(connection: &mut MultiplexedConnection) -> Option<Arc<str>> {
+    let channel = HolderId::random().ok()?.to_hex();
+    let subscribing = connection.subscribe(events::channel(&channel));
+    match tokio::time::timeout(CONNECT_LIMIT, subscribing).await {
+        Ok(Ok(())) => Some(channel.into()),
+        _ => None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! How commands are sent: at once while a connection is nearly idle; gathered into one write while it is busy.
+//! How commands are sent: at once while a connection is idle; gathered into one write while it is busy.
 //!
 //! A write of its own for every command is half the work of a client with many tasks, and most of a server's. Tasks that
 //! became ready together, because their answers came together, send together: a connection that has calls under way
@@ -7,16 +7,14 @@
 use super::connect::Line;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use tokio::sync::{mpsc, oneshot};
 
 /// The most commands of one write: a server answers nobody else meanwhile.
 const MOST: usize = 128;
-
-/// So many calls under way do not make a connection busy: gathering costs a hop or two, and one call may just be a late
-/// answer that nobody waits for.
-const DIRECT: usize = 2;
 
 /// Commands of one call, and where their answers go.
 struct Parcel {
@@ -65,7 +63,9 @@ pub(in crate::stores) async fn send(line: &mut Line, commands: Vec<Cmd>) -> Vec<
     let Some(gather) = &line.gather else { return send_now(&mut line.connection, commands).await };
     let before = gather.under_way.fetch_add(1, Ordering::Relaxed);
     let _flight = Flight(&gather.under_way);
-    if before < DIRECT { send_now(&mut line.connection, commands).await } else { gather.send(commands).await }
+    // Only while nothing is under way: a call must not overtake one that is still being gathered. Whoever takes back what
+    // an acquire has won relies on it.
+    if before == 0 { send_now(&mut line.connection, commands).await } else { gather.send(commands).await }
 }
 
 async fn send_now(connection: &mut MultiplexedConnection, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
@@ -98,8 +98,11 @@ async fn run(connection: MultiplexedConnection, mut parcels: mpsc::UnboundedRece
             size += next.commands.len();
             together.push(next);
         }
-        // The next ones need not wait for these answers.
-        tokio::spawn(deliver(connection.clone(), together));
+        // The first poll hands them to the connection, before any that come later; those need not wait for these answers.
+        let mut delivery = Box::pin(deliver(connection.clone(), together));
+        if poll_fn(|cx| Poll::Ready(delivery.as_mut().poll(cx))).await.is_pending() {
+            tokio::spawn(delivery);
+        }
     }
 }
 

@@ -116,7 +116,7 @@ impl Nodes {
                 opened.map_err(|_| late())?.map_err(Trouble::Silent)?
             }
         };
-        let counts_from = match self.list[node].counts_from(line.serial) {
+        let counts_from = match self.list[node].counts_from(line.serial()) {
             Some(stamp) => stamp,
             None => {
                 let mut fresh = line.clone();
@@ -181,7 +181,7 @@ impl Nodes {
         if !wait.is_zero() && !this.runs(&seen.run_id) {
             tracing::warn!(node = this.label, left_out = ?wait, "a node restarted and may have forgotten locks");
         }
-        this.remember(line.serial, seen.clone());
+        this.remember(line.serial(), seen.clone());
         Ok(seen)
     }
 }
