@@ -115,3 +115,40 @@ async fn deliver(mut connection: MultiplexedConnection, mut parcels: Vec<Parcel>
         let _ = parcel.answers.send(answers.by_ref().take(count).collect());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stores::redis::connect::Links;
+    use crate::stores::redis::options::Options;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn calls_go_out_in_the_order_they_were_made() {
+        const CALLS: usize = 20_000;
+        let server = testkit::RedisServer::new();
+        let links = Links::new(Options::parse("redis", &format!("//127.0.0.1:{}", server.port()), &[]).unwrap());
+        let line = links.line(&links.only_node().unwrap()).await.unwrap();
+        let mut calls = Vec::new();
+        for number in 0..CALLS {
+            let mut line = line.clone();
+            let mut push = redis::cmd("RPUSH");
+            push.arg("calls").arg(number);
+            let mut call = Box::pin(async move { send(&mut line, vec![push]).await });
+            // Made now, mostly answered elsewhere.
+            match poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+                Poll::Ready(answers) => assert!(answers.iter().all(Result::is_ok)),
+                Poll::Pending => calls.push(tokio::spawn(call)),
+            }
+            if number % 5 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        for call in calls {
+            assert!(call.await.unwrap().iter().all(Result::is_ok));
+        }
+        let seen: Vec<usize> =
+            server.cli(&["LRANGE", "calls", "0", "-1"]).lines().map(|n| n.parse().unwrap()).collect();
+        assert_eq!(seen.len(), CALLS);
+        assert!(seen.is_sorted(), "{:?}", seen.windows(2).find(|pair| pair[0] > pair[1]));
+    }
+}
