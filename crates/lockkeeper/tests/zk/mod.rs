@@ -95,18 +95,19 @@ fn password(id: i64) -> Vec<u8> {
     bytes
 }
 
+/// A claim that stands in line, for longer than a test.
+pub(crate) fn queued(name: &str, mode: Mode) -> Claim {
+    let (name, holder) = (LockName::new(name).expect("a name"), HolderId::random().expect("random"));
+    let ttl = Duration::from_secs(50);
+    let mut claim = Claim::new(name, holder, ttl, lockkeeper::clock::system_now(), Arc::new(Note::default()));
+    (claim.queue, claim.mode) = (true, mode);
+    claim
+}
+
 /// Puts so many in line, then hands the lock on so many times; the server's requests for each.
 pub(crate) async fn hand_overs(server: &ZooKeeperServer, store: Arc<dyn Store>, waiters: usize, count: usize) -> f64 {
-    let name = LockName::new(format!("of {waiters}")).expect("a name");
-    let ttl = Duration::from_secs(50);
-    let claim = || {
-        let holder = HolderId::random().expect("random");
-        let mut claim =
-            Claim::new(name.clone(), holder, ttl, lockkeeper::clock::system_now(), Arc::new(Note::default()));
-        (claim.queue, claim.mode) = (true, Mode::Exclusive);
-        claim
-    };
-    let mut line: Vec<Claim> = (0..=waiters).map(|_| claim()).collect();
+    let name = format!("of {waiters}");
+    let mut line: Vec<Claim> = (0..=waiters).map(|_| queued(&name, Mode::Exclusive)).collect();
     for (place, claim) in line.iter().enumerate() {
         match store.try_acquire(std::slice::from_ref(claim)).await.remove(0).expect("answered") {
             Attempt::Granted(_) => assert_eq!(place, 0),

@@ -2,6 +2,7 @@
 
 use super::acquire::Seen;
 use super::core::{At, Core};
+use super::error::map_err;
 use super::line::Line;
 use super::session::Session;
 use crate::clock::system_now;
@@ -9,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};
 use std::collections::HashSet;
 use std::sync::Arc;
-use zookeeper_client::{Error as Driver, MultiWriteError};
+use zookeeper_client::{Error as Driver, MultiWriteError, SessionState};
 
 /// The most claims proved in one write, and the most bytes of their paths: a request may not be larger than 1 MiB.
 const MOST_CHECKS: usize = 1000;
@@ -72,6 +73,11 @@ impl Core {
         claims: &[Claim],
     ) -> Vec<(usize, Result<Renewal>)> {
         let mut answers = Vec::with_capacity(there.len());
+        if session.client.state() == SessionState::Disconnected {
+            // What is sent now would wait for a connection. Guards should know; all are asked again when it is there.
+            fail(&mut answers, &there, &map_err(Driver::ConnectionLoss));
+            return answers;
+        }
         let mut lines = Vec::new();
         while !there.is_empty() {
             let sent = system_now();
@@ -124,7 +130,7 @@ impl Core {
         for ((i, at), line) in there.into_iter().zip(lines) {
             let line = line.map(|read| {
                 let (children, stat) = read.map_err(|e| self.failed(session, e))?;
-                Line::read(children, stat.mzxid)
+                Line::of(children, &stat)
             });
             let answer = self.renewed(&claims[i], &at, line).await;
             answers.push((i, answer));
@@ -255,7 +261,9 @@ impl Core {
         for at in self.leaving(session) {
             if let Err(error) = self.finish(&at).await {
                 tracing::debug!(%error, "a claim is removed later");
-                return;
+                if error.is_retryable() {
+                    return;
+                }
             }
         }
     }
