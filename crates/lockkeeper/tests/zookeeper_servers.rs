@@ -147,8 +147,8 @@ async fn a_restart_of_the_server_keeps_the_lock_when_it_is_quick() {
     let guard = taken(&keeper, "x").await;
     server.kill();
     server.start();
-    until("renewed", async || (guard.remaining() > Duration::from_secs(15)).then_some(())).await;
-    assert_eq!(guard.state(), State::Held);
+    // Suspect since the connection was cut, and held again by a renewal.
+    until("renewed", async || (guard.state() == State::Held).then_some(())).await;
     let token = guard.token();
     guard.release().await.expect("released");
     assert!(taken(&keeper, "x").await.token() > token);
