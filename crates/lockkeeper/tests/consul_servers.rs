@@ -56,9 +56,12 @@ async fn a_session_that_is_destroyed_loses_all_its_locks_at_once() {
     assert_eq!(server.sessions().len(), 2, "one session for each TTL");
     let tokens = guards.iter().map(|guard| guard.token()).max();
     server.destroy_sessions();
+    let began = Instant::now();
     for guard in guards.iter().chain([&other]) {
         assert_eq!(lost(guard, SOON).await, LossReason::SessionEnded);
     }
+    // Told by the server: the next renewal is far away.
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     let again = taken(&keeper, "a").await;
     assert!(Some(again.token()) > tokens && again.state() == State::Held);
     assert_eq!(session_of(&server, "a").as_ref(), server.sessions().first());

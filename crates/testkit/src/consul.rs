@@ -1,5 +1,6 @@
 //! Real Consul agents on free loopback ports, of the program that `scripts/peers --extended` builds.
 
+use crate::redis::end_with_us;
 use crate::{Certificates, Ended, Proc, SOON, Signal, TempDir, eventually, free_port};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -268,6 +269,14 @@ impl ConsulCluster {
             }
         }
         panic!("a cluster of Consul servers does not start");
+    }
+
+    /// Keeps them for the rest of this process.
+    pub fn share(self) -> &'static Self {
+        let pids: Vec<i32> = self.members.iter().filter_map(|m| Some(m.process.as_ref()?.pid())).collect();
+        let dirs: Vec<&Path> = self.members.iter().flat_map(|m| [m.dir.path(), m.data.path()]).collect();
+        end_with_us(&pids, &dirs);
+        Box::leak(Box::new(self))
     }
 
     /// Which one leads, as the others say; not the one that stands still.

@@ -246,7 +246,7 @@ impl Core {
         };
         let held = Held { place: Some(line.place(place)), ..held };
         self.edit(at.holder, |seat| {
-            seat.place = line.place(place);
+            (seat.place, seat.looked) = (line.place(place), system_now());
             seat.held = Some((first, held.clone()));
         });
         Ok(Some(held))

@@ -46,6 +46,8 @@ pub(super) struct Seat {
     /// What it was told last while in line: the child that holds, and who that is.
     pub(super) held: Option<(String, Held)>,
     pub(super) place: u32,
+    /// When it was told that, from a look at the whole line.
+    pub(super) looked: Stamp,
     pub(super) armed: Option<Armed>,
     /// Since when nobody wants it any more.
     pub(super) leaving: Option<Stamp>,
@@ -66,6 +68,7 @@ impl Seat {
             until: claim.stamp,
             held: None,
             place: 0,
+            looked: claim.stamp,
             armed: None,
             leaving: None,
         }

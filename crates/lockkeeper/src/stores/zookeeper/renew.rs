@@ -1,7 +1,7 @@
 //! Prolonging, and ending. One write proves all claims of the session at once.
 
 use super::acquire::Seen;
-use super::core::{At, Core};
+use super::core::{At, Core, Seat};
 use super::error::map_err;
 use super::line::Line;
 use super::session::Session;
@@ -10,14 +10,17 @@ use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 use zookeeper_client::{Error as Driver, MultiWriteError, SessionState};
 
 /// The most claims proved in one write, and the most bytes of their paths: a request may not be larger than 1 MiB.
 const MOST_CHECKS: usize = 1000;
 const MOST_BYTES: usize = 500_000;
 
-/// From this place on a waiter is told of its place only when something happens right before it.
+/// From this place on a waiter looks at the line only when something happens right before it, and now and then in case it
+/// was not told: a long line is long to read.
 const FAR: u32 = 16;
+const FAR_LOOK: Duration = Duration::from_secs(30);
 
 impl Core {
     /// `renew` of the contract.
@@ -140,8 +143,11 @@ impl Core {
 
     /// Whether a waiter should look at the whole line again.
     fn reads_line(&self, at: &At) -> bool {
-        self.edit(at.holder, |seat| seat.token.is_none() && (seat.armed.is_none() || seat.place <= FAR))
-            .unwrap_or(false)
+        let looks = |seat: &mut Seat| {
+            let due = seat.place <= FAR || system_now().since(seat.looked) >= FAR_LOOK;
+            seat.token.is_none() && (seat.armed.is_none() || due)
+        };
+        self.edit(at.holder, looks).unwrap_or(false)
     }
 
     /// A write that changes nothing and fails unless all claims are there.
@@ -180,7 +186,7 @@ impl Core {
     async fn lost(&self, at: &At) -> Result<Renewal> {
         let Seen::Over(reason) = self.why(at).await? else { return Ok(Renewal::Lost(LossReason::Gone)) };
         self.stand_up(at.holder);
-        self.bury(at.holder, reason, std::time::Duration::ZERO);
+        self.bury(at.holder, reason, Duration::ZERO);
         Ok(Renewal::Lost(reason))
     }
 
@@ -202,7 +208,7 @@ impl Core {
             Seen::Waits(held) => Ok(Renewal::Waiting(held)),
             Seen::Over(reason) => {
                 self.stand_up(claim.holder);
-                self.bury(claim.holder, reason, std::time::Duration::ZERO);
+                self.bury(claim.holder, reason, Duration::ZERO);
                 Ok(Renewal::Lost(reason))
             }
         }
