@@ -80,16 +80,36 @@ fn part(from: &mut TcpStream) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
+fn claim(name: &str) -> Claim {
+    let (name, holder) = (LockName::new(name).expect("a name"), HolderId::random().expect("random"));
+    Claim::new(name, holder, LONG, lockkeeper::clock::system_now(), Arc::default())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Consul agent: scripts/test-extended builds one"]
+async fn a_gate_that_people_delete_is_made_anew() {
+    let server = ConsulServer::new();
+    let store = ConsulStore::connect(&server.url()).await.expect("connected");
+    let mut first = claim("x");
+    assert!(matches!(store.try_acquire(std::slice::from_ref(&first)).await[..], [Ok(Attempt::Granted(_))]));
+    first.unsettled = true;
+    assert!(matches!(store.release(&[first]).await[..], [Ok(Release::Released)]));
+    let gate = format!(".lockkeeper/gate/{}", server.sessions()[0]);
+    assert_eq!(server.cli(&["kv", "get", &gate]).code, Some(0), "it was moved");
+    assert_eq!(server.cli(&["kv", "delete", &gate]).code, Some(0));
+    for name in ["x", "y"] {
+        let attempt = store.try_acquire(&[claim(name)]).await.remove(0);
+        assert!(matches!(attempt, Ok(Attempt::Granted(_))), "{attempt:?}");
+    }
+    assert_eq!(server.cli(&["kv", "get", &gate]).code, Some(0), "it is there again");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Consul agent: scripts/test-extended builds one"]
 async fn an_acquire_that_arrives_after_its_release_takes_nothing() {
     let server = ConsulServer::new();
     let way = Way::to(&server);
     let store = ConsulStore::connect(&format!("consul://127.0.0.1:{}", way.port)).await.expect("connected");
-    let claim = |name: &str| {
-        let (name, holder) = (LockName::new(name).expect("a name"), HolderId::random().expect("random"));
-        Claim::new(name, holder, LONG, lockkeeper::clock::system_now(), Arc::default())
-    };
     // The session is there before, so that nothing but the lock is held back.
     let first = claim("first");
     assert!(matches!(store.try_acquire(&[first]).await[..], [Ok(Attempt::Granted(_))]));

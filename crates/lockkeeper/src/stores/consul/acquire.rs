@@ -89,7 +89,11 @@ impl Core {
                         return Ok(Some(Attempt::Held(Held::default())));
                     }
                     Taken::GateMoved => {
-                        self.see_gate(session, limit(claim.ttl)).await?;
+                        let limit = limit(claim.ttl);
+                        // Somebody may have deleted it, and then it would be in everybody's way.
+                        if !self.see_gate(session, limit).await? && !self.move_gate(session, limit).await? {
+                            return Ok(None);
+                        }
                         if self.is_over(claim.holder) {
                             return Ok(Some(Attempt::Cancelled));
                         }
@@ -339,11 +343,11 @@ impl Core {
         }
     }
 
-    /// A move of the gate was answered to somebody else, or to nobody.
-    async fn see_gate(&self, session: &Session, limit: Duration) -> Result<()> {
+    /// A move of the gate was answered to somebody else, or to nobody; `false` when there is no gate.
+    async fn see_gate(&self, session: &Session, limit: Duration) -> Result<bool> {
         let (entry, _) = self.http.get(&self.http.options.keys.gate(&session.id), limit).await?;
         entry.iter().for_each(|entry| session.gate_is(entry.modify_index));
-        Ok(())
+        Ok(entry.is_some())
     }
 }
 
