@@ -84,11 +84,16 @@ async fn a_strange_child_keeps_no_claim_in_the_line() {
     assert!(unanswered.is_err(), "the server stands still");
     drop(paused);
     let end = Instant::now() + SOON;
-    while children(&client, "/strange/x").await.is_empty() {
+    let child = loop {
+        if let Some(child) = children(&client, "/strange/x").await.pop() {
+            break child;
+        }
         assert!(Instant::now() < end, "the child comes");
         tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    };
     client.create("/strange/x/notes", b"", &node).await.expect("made");
+    // What Curator writes to ask for a lock.
+    client.set_data(&format!("/strange/x/{child}"), b"__REVOKE__", None).await.expect("written");
     claim.unsettled = true;
     released(&store, &claim).await;
     assert_eq!(children(&client, "/strange/x").await, ["notes"]);
