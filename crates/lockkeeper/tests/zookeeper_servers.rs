@@ -103,8 +103,8 @@ async fn a_frozen_server_loses_the_lock_at_its_deadline_and_the_rest_is_swept_wh
     let server = ZooKeeperServer::new();
     let url = at(&server, "frozen", "");
     let (one, two) = (keeper(&url).await, keeper(&url).await);
-    let began = Instant::now();
     let guard = taken(&one, "x").await;
+    let began = Instant::now();
     let paused = server.pause();
     assert_eq!(guard.lost().await, LossReason::Expired);
     let after = began.elapsed();

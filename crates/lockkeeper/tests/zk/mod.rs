@@ -152,7 +152,8 @@ pub(crate) async fn leaders(time: Duration) {
     }
     let ended = tokio::task::spawn_blocking(move || {
         let (end, mut leaders, mut outage) = (Instant::now() + time, 0, Duration::ZERO);
-        while Instant::now() < end {
+        // One that dies and one that freezes at least, however slow the machine is.
+        while Instant::now() < end || leaders < 2 {
             std::thread::sleep(Duration::from_secs(2));
             let (leader, began) = (ensemble.leader(), Instant::now());
             if leaders % 2 == 0 {
@@ -171,7 +172,6 @@ pub(crate) async fn leaders(time: Duration) {
         (ensemble, leaders, outage)
     });
     let (ensemble, leaders, outage) = ended.await.expect("no panic");
-    assert!(leaders >= 2, "too little happened: {leaders}");
     // A claim whose keeper is cut off lives for as long as its session, and a new leader counts that from the beginning.
     let bound = SESSION * 2 + outage;
     let what = format!("{leaders} leaders lost in {time:?}, all servers back after {outage:.1?} at most");
