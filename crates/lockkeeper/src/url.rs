@@ -61,6 +61,9 @@ pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Store>> {
         "etcd" | "etcds" => open_etcd(parts).await,
         "postgres" | "postgresql" => open_postgres(parts).await,
         "zookeeper" => open_zookeeper(parts).await,
+        "zookeepers" | "zookeeper+tls" => Err(Error::unsupported(
+            "there is no TLS to ZooKeeper yet: write zookeeper://, on a private network or through a tunnel of your own",
+        )),
         other => Err(Error::invalid_config(format!(
             "'{}' is not a store this version knows; known are {SCHEMES}",
             safe(other)
@@ -250,6 +253,11 @@ mod tests {
     async fn unknown_schemes_and_options_list_the_known_ones() {
         let error = open("mongo://x", &Clock::System).await.unwrap_err();
         assert!(error.to_string().contains("memory:[NAME]"), "{error}");
+        for tls in ["zookeepers://u:geheim@h", "zookeeper+tls://u:geheim@h/x"] {
+            let error = open(tls, &Clock::System).await.unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
+            assert!(error.to_string().contains("no TLS") && !error.to_string().contains("geheim"), "{error}");
+        }
         let error = open("memory:?x=1", &Clock::System).await.unwrap_err();
         assert!(error.to_string().contains("has none"), "{error}");
     }

@@ -9,10 +9,12 @@ mod page;
 use lockkeeper::conformance::{Hook, Subject};
 use lockkeeper::stores::consul::ConsulStore;
 use lockkeeper::{Store, conformance_suite};
-use std::sync::{Arc, Mutex};
-use testkit::ConsulServer;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+use testkit::{ConsulCluster, ConsulServer};
 
 conformance_suite!(consul, Agent::new(), #[ignore = "needs a Consul agent: scripts/test-extended builds one"]);
+conformance_suite!(consul_cluster, Cluster, #[ignore = "needs Consul agents: scripts/test-extended builds one"]);
 
 /// An agent that keeps its data on disk.
 struct Agent(Mutex<ConsulServer>);
@@ -36,6 +38,20 @@ impl Subject for Agent {
             server.kill();
             server.start();
         }))
+    }
+}
+
+static CLUSTER: LazyLock<&ConsulCluster> = LazyLock::new(|| ConsulCluster::new().share());
+
+/// Three servers; each keeper is at one of them.
+struct Cluster;
+
+#[async_trait::async_trait]
+impl Subject for Cluster {
+    async fn open(&self) -> Arc<dyn Store> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let member = NEXT.fetch_add(1, Ordering::Relaxed) % CLUSTER.members.len();
+        Arc::new(ConsulStore::connect(&CLUSTER.members[member].url()).await.expect("connected"))
     }
 }
 

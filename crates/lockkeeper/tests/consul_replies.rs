@@ -5,6 +5,8 @@ use lockkeeper::stores::consul::ConsulStore;
 use lockkeeper::{Error, ErrorKind, Keeper};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Answers every connection, on a thread that ends with the process; its address.
@@ -88,34 +90,58 @@ fn a_caller_without_a_runtime_connects_too() {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
 
+/// Something that answers each request of a connection by its head, with a status and a body.
+fn speaking(answer: impl Fn(&str) -> (&'static str, &'static str) + Clone + Send + 'static) -> String {
+    answering(move |mut stream| {
+        let answer = answer.clone();
+        std::thread::spawn(move || {
+            while let Some(head) = request(&mut stream) {
+                let length =
+                    head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+                let mut body = vec![0; length.unwrap_or(0)];
+                if stream.read_exact(&mut body).is_err() {
+                    return;
+                }
+                let (status, text) = answer(&head);
+                let said = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{text}", text.len());
+                if stream.write_all(said.as_bytes()).is_err() {
+                    return;
+                }
+            }
+        });
+    })
+}
+
 /// Something that reads like an empty Consul and then tells nonsense: each call is an error, none is a guard.
 #[tokio::test]
 async fn an_agent_that_goes_mad_grants_nothing() {
     for mad in ["{}", "[]", "{\"ID\":\"../../x\"}", "{\"ID\":7}", "{\"Results\":[],\"Errors\":null}", "true"] {
-        let url = answering(move |mut stream| {
-            std::thread::spawn(move || {
-                while let Some(head) = request(&mut stream) {
-                    let length = head
-                        .lines()
-                        .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
-                    let mut body = vec![0; length.unwrap_or(0)];
-                    let answer = match () {
-                        () if stream.read_exact(&mut body).is_err() => return,
-                        () if head.starts_with("GET") => {
-                            "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned()
-                        }
-                        () => format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{mad}", mad.len()),
-                    };
-                    if stream.write_all(answer.as_bytes()).is_err() {
-                        return;
-                    }
-                }
-            });
-        });
+        let url = speaking(move |head| if head.starts_with("GET") { ("404 Not Found", "") } else { ("200 OK", mad) });
         let keeper = Keeper::connect(&url).await.expect("it looked like Consul");
         let error = keeper.lock("x").try_acquire().await.map(|guard| guard.is_some()).expect_err("an error");
         assert_eq!(error.kind(), ErrorKind::Unexpected, "{mad}: {error}");
     }
+}
+
+/// A query that should wait is answered at once, without the index to wait from: as behind a careless proxy.
+#[tokio::test]
+async fn an_agent_without_indexes_is_not_asked_without_end() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let url = speaking(move |head| match () {
+        () if head.contains("/v1/session/info/") => {
+            count.fetch_add(1, Ordering::SeqCst);
+            ("200 OK", "[{\"ID\":\"ab\",\"Name\":\"n\"}]")
+        }
+        () if head.contains("/v1/session/create") => ("200 OK", "{\"ID\":\"ab\"}"),
+        () if head.starts_with("GET") => ("404 Not Found", ""),
+        () => ("500 Internal Server Error", "rpc error"),
+    });
+    let keeper = Keeper::connect(&url).await.expect("it looked like Consul");
+    assert!(keeper.lock("x").try_acquire().await.is_err(), "no transaction works there");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let asked = asked.load(Ordering::SeqCst);
+    assert!((1..50).contains(&asked), "{asked} times in two seconds");
 }
 
 #[tokio::test]

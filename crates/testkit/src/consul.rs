@@ -1,5 +1,6 @@
 //! Real Consul agents on free loopback ports, of the program that `scripts/peers --extended` builds.
 
+use crate::redis::end_with_us;
 use crate::{Certificates, Ended, Proc, SOON, Signal, TempDir, eventually, free_port};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,11 +11,14 @@ use std::time::{Duration, Instant};
 /// The token that may do everything, on an agent with ACLs.
 pub const CONSUL_MANAGEMENT: &str = "11111111-2222-3333-4444-555555555555";
 
-/// A Consul server of a test's own, alone in its cluster; it keeps its data over a restart. Killed when dropped.
+/// A Consul server of a test's own, alone in its cluster or one of three; it keeps its data over a restart. Killed when
+/// dropped.
 #[derive(Debug)]
 pub struct ConsulServer {
     process: Option<Proc>,
     dir: TempDir,
+    data: TempDir,
+    node: String,
     config: String,
     port: u16,
     rpc: [u16; 2],
@@ -69,15 +73,7 @@ impl ConsulServer {
 
     /// Starts one of three servers, whose others never come: it knows no leader.
     pub fn without_leader() -> Self {
-        let mut server = Self {
-            process: None,
-            dir: TempDir::new(),
-            config: "bootstrap_expect = 3".to_owned(),
-            port: free_port(),
-            rpc: [free_port(), free_port()],
-            acl: false,
-            tls: false,
-        };
+        let mut server = Self::prepared("n", "bootstrap_expect = 3".to_owned(), TempDir::new());
         server.spawn();
         eventually(SOON, "the agent answers", || server.ask("GET", "/v1/status/leader").is_some());
         server
@@ -85,7 +81,7 @@ impl ConsulServer {
 
     fn begin(config: String, dir: TempDir, acl: bool, tls: bool) -> Self {
         let config = format!("bootstrap_expect = 1\n{config}");
-        let mut server = Self { process: None, dir, config, port: 0, rpc: [0; 2], acl, tls };
+        let mut server = Self { acl, tls, ..Self::prepared("n", config, dir) };
         // Somebody else may take a port first; others are as good.
         for _ in 0..5 {
             (server.port, server.rpc) = (free_port(), [free_port(), free_port()]);
@@ -96,24 +92,42 @@ impl ConsulServer {
         panic!("the Consul agent does not start: {:?}", server.process.take().map(|p| p.stdout()));
     }
 
+    fn prepared(node: &str, config: String, dir: TempDir) -> Self {
+        Self {
+            process: None,
+            dir,
+            data: TempDir::in_memory(),
+            node: node.to_owned(),
+            config,
+            port: free_port(),
+            rpc: [free_port(), free_port()],
+            acl: false,
+            tls: false,
+        }
+    }
+
     fn spawn(&mut self) {
         let [server, serf] = self.rpc;
         let (http, https) = if self.tls { (-1, i32::from(self.port)) } else { (i32::from(self.port), -1) };
         let config = format!(
-            "server = true\nnode_name = \"n\"\nbind_addr = \"127.0.0.1\"\nclient_addr = \"127.0.0.1\"\n\
+            "server = true\nnode_name = {:?}\nbind_addr = \"127.0.0.1\"\nclient_addr = \"127.0.0.1\"\n\
              disable_update_check = true\ndisable_host_node_id = true\nperformance {{ raft_multiplier = 1 }}\n\
              ports {{ http = {http}, https = {https}, server = {server}, serf_lan = {serf}, serf_wan = -1, dns = -1, grpc = -1, \
              grpc_tls = -1 }}\nui_config {{ enabled = false }}\nlog_level = \"warn\"\n{}\n",
-            self.config
+            self.node, self.config
         );
         let file = self.dir.write("agent.hcl", &config);
         let mut command = Command::new(program());
-        command.arg("agent").arg("-config-file").arg(file).arg("-data-dir").arg(self.dir.join("data"));
+        command.arg("agent").arg("-config-file").arg(file).arg("-data-dir").arg(self.data.path());
         self.process = Some(Proc::start(&mut command));
     }
 
     fn try_start(&mut self) -> bool {
         self.spawn();
+        self.is_ready()
+    }
+
+    fn is_ready(&mut self) -> bool {
         let end = Instant::now() + SOON;
         while Instant::now() < end {
             if self.process.as_mut().is_none_or(|p| !p.is_running()) {
@@ -222,5 +236,58 @@ impl ConsulServer {
         if let Some(process) = &self.process {
             process.signal(signal);
         }
+    }
+}
+
+/// Three Consul servers that elect a leader among them.
+#[derive(Debug)]
+pub struct ConsulCluster {
+    /// All of them.
+    pub members: Vec<ConsulServer>,
+}
+
+impl ConsulCluster {
+    /// Starts them, and waits until all know a leader.
+    #[allow(clippy::new_without_default, reason = "it starts processes: not a value to have by default")]
+    pub fn new() -> Self {
+        for _ in 0..5 {
+            let prepared = |n: usize| ConsulServer::prepared(&format!("n{n}"), String::new(), TempDir::new());
+            let mut members: Vec<ConsulServer> = (0..3).map(prepared).collect();
+            let serf: Vec<String> = members.iter().map(|member| format!("\"127.0.0.1:{}\"", member.rpc[1])).collect();
+            // A dead server stays a member: it will be back.
+            let config = format!(
+                "bootstrap_expect = 3\nretry_join = [{}]\nretry_interval = \"1s\"\nautopilot {{ cleanup_dead_servers = false }}",
+                serf.join(", ")
+            );
+            for member in &mut members {
+                member.config.clone_from(&config);
+                member.spawn();
+            }
+            // Somebody else may have taken one of the ports.
+            if members.iter_mut().all(ConsulServer::is_ready) {
+                return Self { members };
+            }
+        }
+        panic!("a cluster of Consul servers does not start");
+    }
+
+    /// Keeps them for the rest of this process.
+    pub fn share(self) -> &'static Self {
+        let pids: Vec<i32> = self.members.iter().filter_map(|m| Some(m.process.as_ref()?.pid())).collect();
+        let dirs: Vec<&Path> = self.members.iter().flat_map(|m| [m.dir.path(), m.data.path()]).collect();
+        end_with_us(&pids, &dirs);
+        Box::leak(Box::new(self))
+    }
+
+    /// Which one leads, as the others say; not the one that stands still.
+    pub fn leader(&self, but: Option<usize>) -> usize {
+        crate::found(SOON * 2, "a leader is elected", || {
+            let others = self.members.iter().enumerate().filter(|(n, _)| Some(*n) != but);
+            let said = others.filter_map(|(_, member)| member.ask("GET", "/v1/status/leader")).map(|(_, said)| said);
+            let leads = |said: &str| {
+                self.members.iter().position(|member| said.contains(&format!("127.0.0.1:{}\"", member.rpc[0])))
+            };
+            said.filter_map(|said| leads(&said)).find(|leader| Some(*leader) != but)
+        })
     }
 }

@@ -15,7 +15,7 @@ mod temp;
 mod zookeeper;
 
 pub use certificates::{Certificates, certificates};
-pub use consul::{CONSUL_MANAGEMENT, ConsulServer};
+pub use consul::{CONSUL_MANAGEMENT, ConsulCluster, ConsulServer};
 pub use etcd::{EtcdCluster, EtcdServer};
 pub use mariadb::MariaDbServer;
 pub use postgres::{PgBouncer, PgPair, PostgresServer};

@@ -11,9 +11,20 @@ impl TempDir {
     /// Makes one.
     #[allow(clippy::new_without_default, reason = "it creates a directory: not a value to have by default")]
     pub fn new() -> Self {
+        Self::inside(&std::env::temp_dir())
+    }
+
+    /// Makes one in memory where the system has such a place: for servers that write everything to disk before they
+    /// answer. What is there outlives a killed server all the same.
+    pub fn in_memory() -> Self {
+        let memory = Path::new("/dev/shm");
+        Self::inside(&if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() })
+    }
+
+    fn inside(parent: &Path) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("lockkeeper-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
+        let path = parent.join(name);
         std::fs::create_dir_all(&path).expect("the temporary directory is writable");
         Self(path.canonicalize().expect("it was just created"))
     }

@@ -148,6 +148,7 @@ impl ZooKeeperServer {
     pub fn pause(&self) -> Paused {
         let pid = self.pid();
         crate::signal(pid, Signal::STOP);
+        eventually(SOON, "the server stands still", || crate::is_stopped(pid));
         Paused(pid)
     }
 

@@ -89,7 +89,11 @@ impl Core {
                         return Ok(Some(Attempt::Held(Held::default())));
                     }
                     Taken::GateMoved => {
-                        self.see_gate(session, limit(claim.ttl)).await?;
+                        let limit = limit(claim.ttl);
+                        // Somebody may have deleted it, and then it would be in everybody's way.
+                        if !self.see_gate(session, limit).await? && !self.move_gate(session, limit).await? {
+                            return Ok(None);
+                        }
                         if self.is_over(claim.holder) {
                             return Ok(Some(Attempt::Cancelled));
                         }
@@ -150,7 +154,7 @@ impl Core {
         self.answered(claim.holder, false);
         let seated = self.edit(claim.holder, |seat| {
             (seat.token, seat.index) = (Some(token), token.get());
-            !seat.releasing && seat.lost.is_none()
+            seat.released.is_none() && seat.lost.is_none()
         });
         if seated != Some(true) || session.has_ended() || self.is_over(claim.holder) {
             // A release that has been answered has looked before this was taken, or after: see `Core::release`.
@@ -234,7 +238,7 @@ impl Core {
     /// The key of a held claim is not as it was: whether it is still the claim's.
     async fn look_closer(&self, claim: &Claim, seat: &Seat, limit: Duration) -> Result<Renewal> {
         let (entry, _) = self.http.get(&seat.key, limit).await?;
-        Ok(match self.whose(claim, seat, entry)? {
+        Ok(match self.whose(claim.holder, seat, entry)? {
             Look::Own(index) => {
                 self.edit(claim.holder, |seat| seat.index = index);
                 Renewal::Renewed(seat.session.left(claim))
@@ -256,15 +260,15 @@ impl Core {
     }
 
     /// The same as [`judge`], for a claim that held the key: somebody may have changed its value, which ends nothing.
-    fn whose(&self, claim: &Claim, seat: &Seat, entry: Option<Entry>) -> Result<Look> {
+    fn whose(&self, holder: HolderId, seat: &Seat, entry: Option<Entry>) -> Result<Look> {
         if let Some(entry) = &entry
             && entry.session == seat.session.id
             && entry.words() == Value::Foreign
-            && !self.taken_by_another(claim.holder, seat)
+            && !self.taken_by_another(holder, seat)
         {
             return Ok(Look::Own(entry.modify_index));
         }
-        judge(&seat.key, entry, &seat.session, claim.holder)
+        judge(&seat.key, entry, &seat.session, holder)
     }
 
     fn lost(&self, claim: &Claim, reason: LossReason) -> Renewal {
@@ -278,17 +282,30 @@ impl Core {
     /// has been done by then, and is found here, or is refused.
     pub(super) async fn release(&self, claim: &Claim) -> Result<Release> {
         let Some(seat) = self.leave(claim) else { return Ok(Release::NotHeld) };
-        let limit = limit(claim.ttl);
         let late = claim.unsettled || seat.unanswered > 0;
+        self.finish(claim.holder, &seat, late, limit(claim.ttl)).await
+    }
+
+    /// Ends what nobody wants any more and is still there: its release was lost, and the session that would end it lives.
+    pub(super) async fn sweep(&self, session: &Session) {
+        for (holder, seat) in self.left_behind(session) {
+            if let Err(error) = self.finish(holder, &seat, true, limit(session.ttl)).await {
+                tracing::debug!(%error, "a claim is removed later");
+            }
+        }
+    }
+
+    /// Removes a claim's key, and the claim once that is certain.
+    async fn finish(&self, holder: HolderId, seat: &Seat, late: bool, limit: Duration) -> Result<Release> {
         // A session that was given up here may still be there, and the key with it.
         let over = late && !self.move_gate(&seat.session, limit).await?;
-        let released = !over && self.end(claim, &seat, limit).await?;
-        self.stand_up(claim.holder);
+        let released = !over && self.end(holder, seat, limit).await?;
+        self.stand_up(holder);
         Ok(if released { Release::Released } else { Release::NotHeld })
     }
 
     /// Deletes the key of a claim if it is its own.
-    async fn end(&self, claim: &Claim, seat: &Seat, limit: Duration) -> Result<bool> {
+    async fn end(&self, holder: HolderId, seat: &Seat, limit: Duration) -> Result<bool> {
         let mut index = seat.token.map(|_| seat.index);
         for _ in 0..MOST_RACES {
             if let Some(index) = index {
@@ -298,7 +315,7 @@ impl Core {
                 }
             }
             let (entry, _) = self.http.get(&seat.key, limit).await?;
-            index = match self.whose(claim, seat, entry) {
+            index = match self.whose(holder, seat, entry) {
                 Ok(Look::Own(index)) => Some(index),
                 // Whatever is there is not this claim's.
                 Ok(_) | Err(_) => return Ok(false),
@@ -326,11 +343,11 @@ impl Core {
         }
     }
 
-    /// A move of the gate was answered to somebody else, or to nobody.
-    async fn see_gate(&self, session: &Session, limit: Duration) -> Result<()> {
+    /// A move of the gate was answered to somebody else, or to nobody; `false` when there is no gate.
+    async fn see_gate(&self, session: &Session, limit: Duration) -> Result<bool> {
         let (entry, _) = self.http.get(&self.http.options.keys.gate(&session.id), limit).await?;
         entry.iter().for_each(|entry| session.gate_is(entry.modify_index));
-        Ok(())
+        Ok(entry.is_some())
     }
 }
 

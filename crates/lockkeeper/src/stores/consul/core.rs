@@ -31,6 +31,9 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 /// A waiter that has not asked for so long has gone.
 const GONE_AFTER: Duration = Duration::from_secs(5);
 
+/// How long after its last release a claim counts as left behind: longer than the pause between two of them.
+const SWEEP_AFTER: Duration = Duration::from_secs(3);
+
 /// One session.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -95,8 +98,8 @@ pub(super) struct Seat {
     pub(super) index: u64,
     /// How many of its acquires have not been answered.
     pub(super) unanswered: u32,
-    /// A release has been asked for.
-    pub(super) releasing: bool,
+    /// When a release was asked for last.
+    pub(super) released: Option<Stamp>,
     pub(super) lost: Option<(LossReason, Stamp)>,
 }
 
@@ -247,7 +250,7 @@ impl Core {
             token: None,
             index: 0,
             unanswered: 0,
-            releasing: false,
+            released: None,
             lost: None,
         };
         let seat = seats.entry(claim.holder).or_insert_with(new);
@@ -266,14 +269,14 @@ impl Core {
             lock(&self.cancelled).insert(claim.holder, system_now());
         }
         seat.map(|seat| {
-            seat.releasing = true;
+            seat.released = Some(system_now());
             seat.clone()
         })
     }
 
     /// Whether a claim was released, or lost, so that an acquire of it must not win any more.
     pub(super) fn is_over(&self, holder: HolderId) -> bool {
-        let over = lock(&self.seats).get(&holder).is_some_and(|seat| seat.releasing || seat.lost.is_some());
+        let over = lock(&self.seats).get(&holder).is_some_and(|seat| seat.released.is_some() || seat.lost.is_some());
         over || lock(&self.cancelled).contains_key(&holder)
     }
 
@@ -282,7 +285,7 @@ impl Core {
         let mut seats = lock(&self.seats);
         if let Some(seat) = seats.get_mut(&holder) {
             seat.unanswered = seat.unanswered.saturating_sub(1);
-            if over && seat.unanswered == 0 && !seat.releasing {
+            if over && seat.unanswered == 0 && seat.released.is_none() {
                 seats.remove(&holder);
             }
         }
@@ -303,6 +306,16 @@ impl Core {
         seats.remove(&holder);
         seats.retain(|_, seat| seat.lost.is_none_or(|(_, since)| now.since(since) < REMEMBERED));
         lock(&self.cancelled).retain(|_, since| now.since(*since) < REMEMBERED);
+    }
+
+    /// Claims that nobody wants any more and whose end the server has not confirmed.
+    pub(super) fn left_behind(&self, session: &Session) -> Vec<(HolderId, Seat)> {
+        let now = system_now();
+        // Not those whose release is still repeated.
+        let left = |seat: &Seat| {
+            seat.session.id == session.id && seat.released.is_some_and(|asked| now.since(asked) >= SWEEP_AFTER)
+        };
+        lock(&self.seats).iter().filter(|(_, seat)| left(seat)).map(|(holder, seat)| (*holder, seat.clone())).collect()
     }
 
     /// Whether another claim on the same session has the key now.

@@ -49,6 +49,10 @@ pub(super) fn error(status: u16, said: &str) -> Error {
         _ if has("Missing check") || has("is in critical state") => {
             (ErrorKind::InvalidConfig, "a session cannot have these checks")
         }
+        // Also for a while after an agent has joined.
+        _ if has("Missing node registration") => {
+            (ErrorKind::Unavailable, "the agent's node is not registered in this datacenter, which its sessions need")
+        }
         _ if has("No cluster leader") => (ErrorKind::Unavailable, "the cluster has no leader"),
         400 | 413 => (ErrorKind::InvalidConfig, "Consul does not accept the request"),
         404 | 405 => (ErrorKind::Unexpected, "Consul does not know the request; is this its HTTP address?"),
@@ -72,6 +76,7 @@ mod tests {
             (500, "rpc error: Permission denied", ErrorKind::Denied),
             (500, "No path to datacenter", ErrorKind::InvalidConfig),
             (500, "No cluster leader", ErrorKind::Unavailable),
+            (500, "Missing node registration", ErrorKind::Unavailable),
             (500, "Invalid Session TTL '1000', must be between [10s=24h0m0s]", ErrorKind::InvalidConfig),
             (
                 400,

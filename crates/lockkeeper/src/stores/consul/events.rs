@@ -17,6 +17,9 @@ use tokio::task::JoinSet;
 /// How long a query waits at the server.
 const WAIT: Duration = Duration::from_secs(20);
 
+/// How often claims that were left behind are looked for; that asks nobody when there are none.
+const SWEEP_EVERY: Duration = Duration::from_secs(2);
+
 /// How many keys are watched at once; each takes a connection. Waiters beyond look by themselves.
 const MOST_WATCHES: usize = 32;
 
@@ -69,7 +72,10 @@ impl Events {
     fn hear(&mut self, core: &Arc<Core>, news: News) {
         match news {
             News::Event(event) => self.pending.push_back(event),
-            News::Session(session) => drop(self.jobs.spawn(watch_session(core.clone(), session))),
+            News::Session(session) => {
+                self.jobs.spawn(sweep_session(core.clone(), session.clone()));
+                self.jobs.spawn(watch_session(core.clone(), session));
+            }
             News::Watch { name, .. } if self.watches >= MOST_WATCHES => core.unwatched(&name, false),
             News::Watch { name, key, index } => {
                 self.watches += 1;
@@ -79,25 +85,38 @@ impl Events {
     }
 }
 
+/// Whether somebody may still need a session.
+fn is_used(session: &Session) -> bool {
+    !session.has_ended() && system_now().since(session.acked()) < session.ttl
+}
+
+/// Ends what releases have left behind on a session.
+async fn sweep_session(core: Arc<Core>, session: Arc<Session>) -> Done {
+    while is_used(&session) {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        core.sweep(&session).await;
+    }
+    Done::Session
+}
+
 /// Waits for the end of a session, for as long as somebody may need it.
 async fn watch_session(core: Arc<Core>, session: Arc<Session>) -> Done {
-    let (mut index, mut failures) = (0, 0);
-    while !session.has_ended() && system_now().since(session.acked()) < session.ttl {
+    let (mut index, mut failures, mut begun) = (0, 0, 0);
+    while is_used(&session) {
         match core.http.session_info(&session.id, Some(Block { index, wait: WAIT })).await {
             Ok((Some(_), at)) => {
                 if failures > 0 {
                     // Whatever happened meanwhile was not told.
                     core.tell(News::Event(Event::Reconnected));
                 }
-                // An index that went back is begun anew.
-                (index, failures) = (if at < index { 0 } else { at }, 0);
+                (index, failures) = (go_on(index, at, &mut begun).await, 0);
             }
             // A server that has not caught up yet may not know it: one that has must agree.
             Ok((None, _)) => {
                 if let Ok((None, _)) = core.http.session_info(&session.id, None).await {
                     core.session_ended(&session);
                 }
-                index = 0;
+                index = go_on(index, 0, &mut begun).await;
             }
             Err(error) => {
                 tracing::debug!(%error, "the session with Consul cannot be watched");
@@ -111,12 +130,13 @@ async fn watch_session(core: Arc<Core>, session: Arc<Session>) -> Done {
 
 /// Waits until a key is free, for as long as somebody waits for it.
 async fn watch_key(core: Arc<Core>, name: LockName, key: String, mut index: u64) -> Done {
+    let mut begun = 0;
     while core.is_awaited(&name) {
         match core.http.get_changed(&key, Block { index, wait: WAIT }).await {
             Ok((entry, _)) if entry.as_ref().is_none_or(|entry| !entry.is_held()) => {
                 return Done::Key { name, freed: true };
             }
-            Ok((_, at)) => index = if at < index { 0 } else { at },
+            Ok((_, at)) => index = go_on(index, at, &mut begun).await,
             // Whoever still waits asks by itself, and is watched again.
             Err(_) => {
                 pause(1).await;
@@ -125,6 +145,18 @@ async fn watch_key(core: Arc<Core>, name: LockName, key: String, mut index: u64)
         }
     }
     Done::Key { name, freed: false }
+}
+
+/// The index for the next query. One that went back is begun anew, and the query after that is answered at once: not again
+/// and again, when somebody on the way takes the indexes away.
+async fn go_on(index: u64, at: u64, begun: &mut u32) -> u64 {
+    if at >= index && at > 0 {
+        *begun = 0;
+        return at;
+    }
+    *begun += 1;
+    pause(*begun).await;
+    0
 }
 
 async fn pause(failures: u32) {

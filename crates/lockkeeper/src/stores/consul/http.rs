@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 /// How many requests may be under way; an agent allows 200 connections from one address.
 const MOST_REQUESTS: usize = 48;
@@ -31,13 +32,30 @@ const MOST_BYTES: usize = 32 << 20;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-type Sender = SendRequest<Full<Bytes>>;
+/// A connection, and how it ends: what broke it is known there, and not always by the request that was cut off.
+#[derive(Debug)]
+struct Link {
+    sender: SendRequest<Full<Bytes>>,
+    ended: JoinHandle<hyper::Result<()>>,
+}
+
+impl Link {
+    /// The error of a request that the connection did not survive.
+    async fn broken(self, error: hyper::Error) -> Error {
+        let Self { sender, ended } = self;
+        drop(sender);
+        match ended.await {
+            Ok(Err(cause)) => unreachable("the connection to the agent broke", cause),
+            _ => unreachable("the connection to the agent broke", error),
+        }
+    }
+}
 
 /// The way to one agent.
 #[derive(Debug)]
 pub(super) struct Http {
     pub(super) options: Options,
-    idle: Mutex<HashMap<Id, Vec<Sender>>>,
+    idle: Mutex<HashMap<Id, Vec<Link>>>,
     slots: Semaphore,
 }
 
@@ -109,26 +127,26 @@ impl Http {
         loop {
             let kept = self.take_idle();
             let fresh = kept.is_none();
-            let mut sender = match kept {
-                Some(sender) => sender,
+            let mut link = match kept {
+                Some(link) => link,
                 None => self.connect().await?,
             };
-            match sender.try_send_request(request).await {
+            match link.sender.try_send_request(request).await {
                 Ok(response) => {
                     let answer = read(response).await?;
-                    self.keep(sender);
+                    self.keep(link);
                     return Ok(answer);
                 }
                 Err(mut refused) => match refused.take_message() {
                     // It was closed while idle, and nothing was sent.
                     Some(unsent) if !fresh => request = unsent,
-                    _ => return Err(unreachable("the connection to the agent broke", refused.into_error())),
+                    _ => return Err(link.broken(refused.into_error()).await),
                 },
             }
         }
     }
 
-    async fn connect(&self) -> Result<Sender> {
+    async fn connect(&self) -> Result<Link> {
         let Options { host, port, tls, .. } = &self.options;
         let connect = async {
             let no = |e: std::io::Error| unreachable("cannot connect to the agent", e);
@@ -148,36 +166,35 @@ impl Http {
         tokio::time::timeout(CONNECT_LIMIT, connect).await.unwrap_or_else(|_| late())
     }
 
-    fn take_idle(&self) -> Option<Sender> {
+    fn take_idle(&self) -> Option<Link> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = idle.get_mut(&Handle::current().id())?;
         // The newest first: the others may be closed by the agent when they are not needed.
-        std::iter::from_fn(|| kept.pop()).find(|sender| sender.is_ready())
+        std::iter::from_fn(|| kept.pop()).find(|link| link.sender.is_ready())
     }
 
-    fn keep(&self, sender: Sender) {
-        if sender.is_closed() {
+    fn keep(&self, link: Link) {
+        if link.sender.is_closed() {
             return;
         }
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         // Connections of runtimes that have ended are closed.
         idle.retain(|_, kept| {
-            kept.retain(|sender| !sender.is_closed());
+            kept.retain(|link| !link.sender.is_closed());
             !kept.is_empty()
         });
         let kept = idle.entry(Handle::current().id()).or_default();
         if kept.len() < MOST_IDLE {
-            kept.push(sender);
+            kept.push(link);
         }
     }
 }
 
-async fn handshake(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Sender> {
+async fn handshake(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Link> {
     let failed = |e| unreachable("cannot speak HTTP with the agent", e);
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-    // It ends with the sender, or with the runtime; a failure is seen by whoever waits for an answer.
-    tokio::spawn(async move { drop(connection.await) });
-    Ok(sender)
+    // It ends with the sender, or with the runtime.
+    Ok(Link { sender, ended: tokio::spawn(connection) })
 }
 
 async fn read(response: Response<Incoming>) -> Result<Answer> {

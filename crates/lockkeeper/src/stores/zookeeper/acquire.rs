@@ -1,18 +1,19 @@
 //! Taking a lock: one round trip for the child and the line it stands in, when the lock is free.
 
 use super::core::{Armed, At, Core};
-use super::error::{is_definite, is_end, map_err};
+use super::error::{is_definite, map_err};
 use super::line::{Line, Watch};
 use super::names::{BROKEN, Data, token};
+use super::nodes::who;
 use super::session::Session;
-use crate::clock::{system_now, wall_time};
-use crate::error::{Error, Result};
+use crate::clock::system_now;
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Attempt, Claim, Event, Held, LossReason};
 use crate::token::{HolderId, Token};
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
-use zookeeper_client::{CreateMode, Error as Driver, Stat};
+use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError, MultiWriteResult};
 
 /// How often a lock's directory may vanish under a claim, or the line change while it is looked at.
 const MOST_RACES: usize = 20;
@@ -75,23 +76,27 @@ impl Core {
     /// Makes the child and reads the line, in one round trip.
     async fn join(&self, claim: &Claim, session: &Arc<Session>) -> Result<Attempt> {
         let options = self.create(CreateMode::EphemeralSequential);
+        let (dir, prefix) = (self.dir(&claim.name), self.options.layout.prefix(claim.mode, claim.holder));
+        let (path, data) = (format!("{dir}/{prefix}"), Data::of(claim.holder, &claim.note, false).text());
         for _ in 0..MOST_RACES {
-            let Some(at) = self.sit(claim, session) else { return Ok(Attempt::Cancelled) };
-            let prefix = at.prefix(self.options.layout);
-            let (path, data) = (at.path(&prefix), at.data(false));
             let sent = system_now();
+            // Sent while the seat is taken: a release that comes meanwhile finds either no seat, or the child.
+            let make = || session.client.create(&path, data.as_bytes(), &options);
+            let Some(making) = self.sit(claim, session, make) else { return Ok(Attempt::Cancelled) };
             // Both are on their way before the first is waited for; a session's requests are answered in order.
-            let making = session.client.create(&path, data.as_bytes(), &options);
-            let reading = session.client.get_children(&at.dir);
+            let reading = session.client.get_children(&dir);
             // The last answer first: the others are there by then, and one wake-up is enough.
             let read = reading.await;
             let made = making.await;
             let (stat, number) = match made {
                 Ok(made) => made,
-                Err(Driver::NoNode) => {
-                    self.make_dir(session, &at.dir).await.map_err(map_err)?;
-                    continue;
-                }
+                Err(Driver::NoNode) => match self.make_dir(session, &dir).await {
+                    Ok(()) => continue,
+                    Err(e) => {
+                        self.stand_up(claim.holder);
+                        return Err(self.failed(session, e));
+                    }
+                },
                 Err(e) if is_definite(&e) => {
                     self.stand_up(claim.holder);
                     return Err(map_err(e));
@@ -100,8 +105,8 @@ impl Core {
             };
             session.wrote(sent);
             self.edit(claim.holder, |seat| seat.child = Some((format!("{prefix}{number}").into(), stat.czxid)));
-            let (children, dir) = read.map_err(|e| self.failed(session, e))?;
-            let line = Line::read(children, dir.mzxid);
+            let (children, stat) = read.map_err(|e| self.failed(session, e))?;
+            let line = Line::of(children, &stat);
             let Some(at) = self.at(claim.holder) else { return Ok(Attempt::Cancelled) };
             return self.settle(claim, at, line).await;
         }
@@ -227,7 +232,7 @@ impl Core {
         let Some((armed, held)) = known else { return Ok(Some(Held::default())) };
         let path = at.path(&first);
         let asking = held.is_none().then(|| at.session.client.get_data(&path));
-        if !armed && !self.arm(at, wanted).await? {
+        if !armed && !self.arm(at, wanted, line).await? {
             return Ok(None);
         }
         let held = match (held, asking) {
@@ -241,19 +246,23 @@ impl Core {
         };
         let held = Held { place: Some(line.place(place)), ..held };
         self.edit(at.holder, |seat| {
-            seat.place = line.place(place);
+            (seat.place, seat.looked) = (line.place(place), system_now());
             seat.held = Some((first, held.clone()));
         });
         Ok(Some(held))
     }
 
-    /// Sets watches; `false` when one of the nodes is gone.
-    async fn arm(&self, at: &At, nodes: BTreeSet<String>) -> Result<bool> {
+    /// Sets watches; `false` when one of the nodes is gone, or the line is not as it was.
+    async fn arm(&self, at: &At, nodes: BTreeSet<String>, line: &Line) -> Result<bool> {
         let client = &at.session.client;
         let mut watchers = Vec::with_capacity(nodes.len().max(1));
         if nodes.is_empty() {
             let watched = client.get_and_watch_children(&at.dir).await.map_err(|e| self.failed(&at.session, e))?;
-            watchers.push(watched.2);
+            let (_, stat, watcher) = watched;
+            if stat.pzxid != line.moved {
+                return Ok(false);
+            }
+            watchers.push(watcher);
         }
         let paths: Vec<String> = nodes.iter().map(|child| at.path(child)).collect();
         let asked: Vec<_> = paths.iter().map(|path| client.check_and_watch_stat(path)).collect();
@@ -282,9 +291,9 @@ impl Core {
     /// Something happened right before a claim: whether its turn has come is told at once.
     async fn take_turn(&self, holder: HolderId) {
         let known = self.edit(holder, |seat| {
-            // This very task is among those of `armed`, which must not end it.
+            // This very task is among those of `armed`, which must end the others only.
             if let Some(mut armed) = seat.armed.take() {
-                armed.tasks.clear();
+                armed.tasks.retain(|task| Some(task.id()) != tokio::task::try_id());
             }
             seat.leaving.is_none() && seat.token.is_none()
         });
@@ -300,22 +309,36 @@ impl Core {
         }
     }
 
-    /// Draws a token above everything so far, once, and writes it down by writing the child's data anew.
+    /// Draws a token above everything so far, once, and writes it down by writing the child's data anew. The directory is
+    /// written in the same step, so that all who are in line by now draw theirs anew too: theirs must be above this one.
     async fn redraw(&self, at: &At, child: &str) -> Result<Option<Token>> {
         let (client, path) = (&at.session.client, at.path(child));
         for _ in 0..MOST_RACES {
-            let (data, stat) = match client.get_data(&path).await {
-                Err(Driver::NoNode) => return Ok(None),
-                read => read.map_err(|e| self.failed(&at.session, e))?,
+            let (own, mark) = (client.get_data(&path), client.get_data(&at.dir));
+            let (mark, own) = (mark.await, own.await);
+            let ((data, stat), (mark, dir)) = match (own, mark) {
+                (Err(Driver::NoNode), _) | (_, Err(Driver::NoNode)) => return Ok(None),
+                (own, mark) => {
+                    let failed = |e| self.failed(&at.session, e);
+                    (own.map_err(failed)?, mark.map_err(failed)?)
+                }
             };
             if Data::parse(&data).is_some_and(|data| data.redrawn) {
                 return token(stat.mzxid).map(Some);
             }
-            match client.set_data(&path, at.data(true).as_bytes(), Some(stat.version)).await {
-                Ok(stat) => return token(stat.mzxid).map(Some),
-                Err(Driver::BadVersion) => {}
-                Err(Driver::NoNode) => return Ok(None),
-                Err(e) => return Err(self.failed(&at.session, e)),
+            let mut writer = client.new_multi_writer();
+            writer
+                .add_set_data(&path, at.data(true).as_bytes(), Some(stat.version))
+                .and_then(|()| writer.add_set_data(&at.dir, &mark, Some(dir.version)))
+                .map_err(|e| self.failed(&at.session, e))?;
+            match writer.commit().await {
+                Ok(done) => match done.first() {
+                    Some(MultiWriteResult::SetData { stat }) => return token(stat.mzxid).map(Some),
+                    _ => return Err(Error::new(ErrorKind::Unexpected, "a write without its result")),
+                },
+                Err(MultiWriteError::OperationFailed { source: Driver::BadVersion, .. }) => {}
+                Err(MultiWriteError::OperationFailed { source: Driver::NoNode, .. }) => return Ok(None),
+                Err(e) => return Err(self.failed(&at.session, e.into())),
             }
         }
         Err(Error::unavailable("the claim's node is changed again and again").in_store("zookeeper"))
@@ -333,107 +356,9 @@ impl Core {
         };
         Ok(Seen::Over(if broken { LossReason::Broken } else { LossReason::Gone }))
     }
-
-    /// The child of a claim whose making was not answered. After `sync` nothing of it can still come: what an older
-    /// connection of the session sends is refused once the session has moved on.
-    pub(super) async fn find(&self, at: &At) -> Result<Option<(Arc<str>, i64)>> {
-        let client = &at.session.client;
-        let Some(line) = self.line(&at.session, &at.dir, true).await? else { return Ok(None) };
-        let prefix = at.prefix(self.options.layout);
-        for node in line.nodes.iter().filter(|node| node.child.starts_with(&prefix)) {
-            let (data, stat) = match client.get_data(&at.path(&node.child)).await {
-                Err(Driver::NoNode) => continue,
-                read => read.map_err(|e| self.failed(&at.session, e))?,
-            };
-            let mine = Data::parse(&data).is_some_and(|data| data.holder == at.holder);
-            if mine && stat.ephemeral_owner == at.session.id {
-                return Ok(Some((node.child.as_str().into(), stat.czxid)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The claims of a lock; with `latest`, as the leader has them. `None`: it has no directory.
-    pub(super) async fn line(&self, session: &Arc<Session>, dir: &str, latest: bool) -> Result<Option<Line>> {
-        let synced = latest.then(|| session.client.sync(self.root()));
-        let reading = session.client.get_children(dir);
-        let read = reading.await;
-        if let Some(synced) = synced {
-            synced.await.map_err(|e| self.failed(session, e))?;
-        }
-        match read {
-            Ok((children, stat)) => Line::read(children, stat.mzxid).map(Some),
-            Err(Driver::NoNode) => Ok(None),
-            Err(e) => Err(self.failed(session, e)),
-        }
-    }
-
-    pub(super) fn root(&self) -> &str {
-        if self.options.root.is_empty() { "/" } else { &self.options.root }
-    }
-
-    /// Who holds; `None` when it has gone.
-    async fn who(&self, session: &Arc<Session>, path: &str) -> Result<Option<Held>> {
-        match session.client.get_data(path).await {
-            Ok((data, stat)) => Ok(Some(who(&data, &stat))),
-            Err(Driver::NoNode) => Ok(None),
-            Err(e) => Err(self.failed(session, e)),
-        }
-    }
-
-    /// Makes the path that locks are kept below: what may not be written there shows at once.
-    pub(super) async fn make_root(&self, session: &Arc<Session>) -> Result<()> {
-        if self.options.root.is_empty() {
-            return Ok(());
-        }
-        let there = session.client.check_stat(&self.options.root).await.map_err(map_err)?;
-        if there.is_none() {
-            let mode = self.create(CreateMode::Persistent);
-            session.client.mkdir(&self.options.root, &mode).await.map_err(map_err)?;
-        }
-        Ok(())
-    }
-
-    /// Makes a lock's directory, which the server removes when nobody uses it any more.
-    pub(super) async fn make_dir(&self, session: &Arc<Session>, dir: &str) -> std::result::Result<(), Driver> {
-        let mode = self.create(CreateMode::Container);
-        let made = match session.client.create(dir, b"", &mode).await {
-            Err(Driver::NoNode) => {
-                session.client.mkdir(self.root(), &self.create(CreateMode::Persistent)).await?;
-                session.client.create(dir, b"", &mode).await
-            }
-            // Servers before 3.5.3 have no containers.
-            Err(Driver::Unimplemented) => session.client.create(dir, b"", &self.create(CreateMode::Persistent)).await,
-            made => made,
-        };
-        match made {
-            Ok(_) | Err(Driver::NodeExists) => Ok(()),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// An error without an answer; notices the end of the session.
-    pub(super) fn failed(&self, session: &Arc<Session>, error: Driver) -> Error {
-        if is_end(&error) {
-            self.session_ended(session);
-        }
-        map_err(error)
-    }
 }
 
 /// Named, because watching leads to looking and looking to watching.
 fn turn(core: Arc<Core>, holder: HolderId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move { core.take_turn(holder).await })
-}
-
-/// What a holder's child says of it.
-pub(super) fn who(data: &[u8], stat: &Stat) -> Held {
-    let data = Data::parse(data);
-    let redrawn = data.as_ref().is_some_and(|data| data.redrawn);
-    Held {
-        token: token(if redrawn { stat.mzxid } else { stat.czxid }).ok(),
-        holder: data.map(|data| data.note),
-        since: u64::try_from(stat.ctime).ok().map(|ms| wall_time(ms.saturating_mul(1000))),
-        ..Held::default()
-    }
 }

@@ -46,6 +46,8 @@ pub(super) struct Seat {
     /// What it was told last while in line: the child that holds, and who that is.
     pub(super) held: Option<(String, Held)>,
     pub(super) place: u32,
+    /// When it was told that, from a look at the whole line.
+    pub(super) looked: Stamp,
     pub(super) armed: Option<Armed>,
     /// Since when nobody wants it any more.
     pub(super) leaving: Option<Stamp>,
@@ -66,6 +68,7 @@ impl Seat {
             until: claim.stamp,
             held: None,
             place: 0,
+            looked: claim.stamp,
             armed: None,
             leaving: None,
         }
@@ -111,7 +114,7 @@ impl At {
     }
 
     pub(super) fn data(&self, redrawn: bool) -> String {
-        Data { holder: self.holder, redrawn, note: (*self.note).clone() }.text()
+        Data::of(self.holder, &self.note, redrawn).text()
     }
 
     pub(super) fn prefix(&self, layout: Layout) -> String {
@@ -123,7 +126,8 @@ impl At {
 pub(super) struct Core {
     pub(super) options: Options,
     session: Mutex<Option<Arc<Session>>>,
-    opening: Arc<tokio::sync::Mutex<()>>,
+    /// Why no session could be opened the last time, and when.
+    opening: Arc<tokio::sync::Mutex<Option<(Stamp, Error)>>>,
     seats: Mutex<HashMap<HolderId, Seat>>,
     tombs: Mutex<HashMap<HolderId, (LossReason, Stamp)>>,
     events: mpsc::UnboundedSender<Event>,
@@ -176,12 +180,19 @@ impl Core {
     pub(super) async fn open(&self, eagerly: bool) -> Result<Arc<Session>> {
         let gone = || Error::unavailable("the store is being dropped");
         let core = self.me.upgrade().ok_or_else(gone)?;
+        let asked = system_now();
         let opening = self.host.handle.spawn(async move {
-            let _one = core.opening.clone().lock_owned().await;
+            let mut failed = core.opening.clone().lock_owned().await;
             if let Some(session) = core.current() {
                 return Ok(session);
             }
-            let session = Session::open(&core, eagerly).await?;
+            // Somebody has tried since, in vain: that is the answer for all who waited for it.
+            if let Some((_, error)) = failed.as_ref().filter(|(at, _)| *at >= asked) {
+                return Err(error.clone());
+            }
+            let session = Session::open(&core, eagerly).await.inspect_err(|error| {
+                *failed = Some((system_now(), error.clone()));
+            })?;
             *lock(&core.session) = Some(session.clone());
             Ok(session)
         });
@@ -221,14 +232,14 @@ impl Core {
         mode.with_acls(if self.options.private { Acls::creator_all() } else { Acls::anyone_all() })
     }
 
-    /// Sits down, unless the claim is over already or sits there.
-    pub(super) fn sit(&self, claim: &Claim, session: &Arc<Session>) -> Option<At> {
+    /// Sits down and acts in the same step, unless the claim is over already.
+    pub(super) fn sit<T>(&self, claim: &Claim, session: &Arc<Session>, act: impl FnOnce() -> T) -> Option<T> {
         let mut seats = lock(&self.seats);
         if self.tomb(claim.holder).is_some() {
             return None;
         }
         let seat = seats.entry(claim.holder).or_insert_with(|| Seat::new(claim, session));
-        seat.leaving.is_none().then(|| self.copy(claim.holder, seat))
+        seat.leaving.is_none().then(act)
     }
 
     pub(super) fn at(&self, holder: HolderId) -> Option<At> {

@@ -7,9 +7,13 @@ use super::names::{foreign, limits_differ, parse_child};
 use crate::error::Result;
 use crate::store::Mode;
 use std::collections::BTreeSet;
+use zookeeper_client::Stat;
 
 /// The most nodes that a permit's waiter watches one by one.
 const MOST_WATCHED: usize = 16;
+
+/// Half of the numbers above zero.
+const HALF: i64 = 1 << 30;
 
 /// One claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub(super) struct Line {
     pub(super) nodes: Vec<Node>,
     /// When the directory's own data was last changed: a break does that.
     pub(super) changed: i64,
+    /// When a child last came or went.
+    pub(super) moved: i64,
 }
 
 /// What a waiter has to be told of.
@@ -37,6 +43,14 @@ pub(super) enum Watch {
 }
 
 impl Line {
+    /// From a lock's directory.
+    ///
+    /// # Errors
+    /// `Foreign` for a child that is no claim.
+    pub(super) fn of(children: Vec<String>, dir: &Stat) -> Result<Self> {
+        Ok(Self { moved: dir.pzxid, ..Self::read(children, dir.mzxid)? })
+    }
+
     /// From the children of a lock's directory.
     ///
     /// # Errors
@@ -47,9 +61,13 @@ impl Line {
             None => Err(foreign(&child)),
         };
         let mut nodes: Vec<Node> = children.into_iter().map(node).collect::<Result<_>>()?;
+        // The server counts in 32 bits: after the highest number comes the lowest.
+        if nodes.iter().any(|node| node.number < -HALF) && nodes.iter().any(|node| node.number > HALF) {
+            nodes.iter_mut().filter(|node| node.number < 0).for_each(|node| node.number += 4 * HALF);
+        }
         // A writer of Curator's that also reads has a second node with the same number, right behind.
         nodes.sort_by(|a, b| (a.number, a.mode).cmp(&(b.number, b.mode)).then_with(|| a.child.cmp(&b.child)));
-        Ok(Self { nodes, changed })
+        Ok(Self { nodes, changed, moved: 0 })
     }
 
     /// Where a child stands.
@@ -169,6 +187,13 @@ mod tests {
         assert_eq!(watched(&line, 4), names[2..4]);
         assert!(line.check_limit(Mode::Permit { limit: 3 }).is_err());
         assert!(line.check_limit(Mode::Permit { limit: 2 }).is_ok());
+    }
+
+    #[test]
+    fn numbers_that_begin_anew_come_last() {
+        let line = line(&["b-lock--2147483648", "a-lock-2147483647", "c-lock--2147483647"]);
+        let order: Vec<_> = line.nodes.iter().map(|node| node.child.as_str()).collect();
+        assert_eq!(order, ["a-lock-2147483647", "b-lock--2147483648", "c-lock--2147483647"]);
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod core;
 mod error;
 mod line;
 mod names;
+mod nodes;
 mod options;
 mod people;
 mod registers;

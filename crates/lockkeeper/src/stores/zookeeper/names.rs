@@ -161,6 +161,10 @@ fn field(text: &str) -> String {
 }
 
 impl Data {
+    pub(super) fn of(holder: HolderId, note: &Note, redrawn: bool) -> Self {
+        Self { holder, redrawn, note: note.clone() }
+    }
+
     pub(super) fn text(&self) -> String {
         let how = if self.redrawn { 'm' } else { 'c' };
         let Note { host, pid, label, .. } = &self.note;

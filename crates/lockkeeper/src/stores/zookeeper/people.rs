@@ -1,9 +1,9 @@
 //! What people see and do: inspecting, listing, breaking.
 
-use super::acquire::who;
 use super::core::Core;
 use super::line::{Line, Node};
 use super::names::{BROKEN, name_of, token};
+use super::nodes::who;
 use super::session::Session;
 use crate::error::Result;
 use crate::name::LockName;

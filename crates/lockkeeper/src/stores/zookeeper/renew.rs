@@ -1,7 +1,8 @@
 //! Prolonging, and ending. One write proves all claims of the session at once.
 
 use super::acquire::Seen;
-use super::core::{At, Core};
+use super::core::{At, Core, Seat};
+use super::error::map_err;
 use super::line::Line;
 use super::session::Session;
 use crate::clock::system_now;
@@ -9,14 +10,17 @@ use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};
 use std::collections::HashSet;
 use std::sync::Arc;
-use zookeeper_client::{Error as Driver, MultiWriteError};
+use std::time::Duration;
+use zookeeper_client::{Error as Driver, MultiWriteError, SessionState};
 
 /// The most claims proved in one write, and the most bytes of their paths: a request may not be larger than 1 MiB.
 const MOST_CHECKS: usize = 1000;
 const MOST_BYTES: usize = 500_000;
 
-/// From this place on a waiter is told of its place only when something happens right before it.
+/// From this place on a waiter looks at the line only when something happens right before it, and now and then in case it
+/// was not told: a long line is long to read.
 const FAR: u32 = 16;
+const FAR_LOOK: Duration = Duration::from_secs(30);
 
 impl Core {
     /// `renew` of the contract.
@@ -72,6 +76,11 @@ impl Core {
         claims: &[Claim],
     ) -> Vec<(usize, Result<Renewal>)> {
         let mut answers = Vec::with_capacity(there.len());
+        if session.client.state() == SessionState::Disconnected {
+            // What is sent now would wait for a connection. Guards should know; all are asked again when it is there.
+            fail(&mut answers, &there, &map_err(Driver::ConnectionLoss));
+            return answers;
+        }
         let mut lines = Vec::new();
         while !there.is_empty() {
             let sent = system_now();
@@ -124,7 +133,7 @@ impl Core {
         for ((i, at), line) in there.into_iter().zip(lines) {
             let line = line.map(|read| {
                 let (children, stat) = read.map_err(|e| self.failed(session, e))?;
-                Line::read(children, stat.mzxid)
+                Line::of(children, &stat)
             });
             let answer = self.renewed(&claims[i], &at, line).await;
             answers.push((i, answer));
@@ -134,8 +143,11 @@ impl Core {
 
     /// Whether a waiter should look at the whole line again.
     fn reads_line(&self, at: &At) -> bool {
-        self.edit(at.holder, |seat| seat.token.is_none() && (seat.armed.is_none() || seat.place <= FAR))
-            .unwrap_or(false)
+        let looks = |seat: &mut Seat| {
+            let due = seat.place <= FAR || system_now().since(seat.looked) >= FAR_LOOK;
+            seat.token.is_none() && (seat.armed.is_none() || due)
+        };
+        self.edit(at.holder, looks).unwrap_or(false)
     }
 
     /// A write that changes nothing and fails unless all claims are there.
@@ -174,7 +186,7 @@ impl Core {
     async fn lost(&self, at: &At) -> Result<Renewal> {
         let Seen::Over(reason) = self.why(at).await? else { return Ok(Renewal::Lost(LossReason::Gone)) };
         self.stand_up(at.holder);
-        self.bury(at.holder, reason, std::time::Duration::ZERO);
+        self.bury(at.holder, reason, Duration::ZERO);
         Ok(Renewal::Lost(reason))
     }
 
@@ -196,7 +208,7 @@ impl Core {
             Seen::Waits(held) => Ok(Renewal::Waiting(held)),
             Seen::Over(reason) => {
                 self.stand_up(claim.holder);
-                self.bury(claim.holder, reason, std::time::Duration::ZERO);
+                self.bury(claim.holder, reason, Duration::ZERO);
                 Ok(Renewal::Lost(reason))
             }
         }
@@ -255,7 +267,9 @@ impl Core {
         for at in self.leaving(session) {
             if let Err(error) = self.finish(&at).await {
                 tracing::debug!(%error, "a claim is removed later");
-                return;
+                if error.is_retryable() {
+                    return;
+                }
             }
         }
     }

@@ -189,6 +189,8 @@ async fn follow(core: Weak<Core>, session: Weak<Session>, mut states: zookeeper_
             }
             SessionState::Disconnected | SessionState::ConnectedReadOnly => {
                 tracing::debug!("the connection to ZooKeeper is lost; looking for another server");
+                // Everybody asks, and hears that there is no connection.
+                core.tell(Event::Reconnected);
             }
             _ => return core.session_ended(&session),
         }
