@@ -183,22 +183,27 @@ pub async fn break_needs_the_right_token(subject: &dyn Subject) {
     Hand::new(&b, &name, long(&info)).acquire().await;
 }
 
-/// A broken lock goes to the first in line, with a token above the one that was drawn.
+/// A broken lock goes to the first in line, with a token above the one that was drawn; and so on for all who wait, also
+/// for one who came after the break, before those who stood there had their turn.
 pub async fn break_hands_over(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let name = fresh_name("break-queue");
     let hand = |store| Hand::new(store, &name, long(&info)).queued();
-    let (mut holder, mut head, mut last) = (hand(&a), hand(&b), hand(&a));
+    let (mut holder, mut head, mut second, mut late) = (hand(&a), hand(&b), hand(&a), hand(&b));
     let held = holder.acquire().await.token;
     head.refused().await;
-    last.refused().await;
+    second.refused().await;
     let Break::Broken(above) = b.break_lock(&name, held).await.expect("answered") else { panic!("held") };
-    last.waits().await;
-    let next = head.picks_up().await.token;
-    assert!(held < above && above < next, "{held} < {above} < {next}");
-    head.end().await;
-    last.picks_up().await;
-    last.end().await;
+    late.refused().await;
+    second.waits().await;
+    let mut tokens = vec![held, above];
+    for waiter in [&mut head, &mut second, &mut late] {
+        tokens.push(waiter.picks_up().await.token);
+        waiter.end().await;
+    }
+    // And for one who finds nobody there.
+    tokens.push(hand(&a).acquire().await.token);
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
 /// A holder whose lock was broken learns of it with its next renewal.
