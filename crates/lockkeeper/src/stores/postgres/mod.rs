@@ -21,6 +21,7 @@ mod events;
 mod lanes;
 mod list;
 mod options;
+mod quick;
 mod schema;
 pub mod shedlock;
 mod socket;

@@ -26,7 +26,7 @@ pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000):
 
 /// How long a step waits for a row that somebody keeps locked. Whoever asked is gone by then, and a server process that
 /// waits for ever would be one connection less for all.
-const PATIENCE: &str = "SET lock_timeout = '5s'";
+pub(super) const PATIENCE: &str = "SET lock_timeout = '5s'";
 
 /// How long finding out and making everything may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -132,6 +132,9 @@ async fn check_now(links: &Links) -> Result<Server> {
         install_now(&line.client, schema, there).await?;
         check_version(&line.client, schema).await?;
     }
+    // Most calls need no function. That it is missing, or not ours to call, must not come out when one does.
+    let probe = format!("SELECT * FROM {schema}.renew('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', NULL)");
+    line.client.query_typed(&probe, &[]).await.map_err(map_err)?;
     let durable = field::<&str>(row, 1)? != "off" && field::<&str>(row, 2)? == "on";
     if !durable {
         tracing::warn!(
