@@ -323,6 +323,42 @@ async fn a_row_that_somebody_keeps_locked_holds_up_nobody_else_and_no_connection
     drop(taken(&keeper, "x").await);
 }
 
+/// The same of ShedLock's table, which others write to in transactions of their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_of_shedlock_that_somebody_keeps_locked_holds_up_nobody_else() {
+    let server = PostgresServer::new();
+    let url = format!("{}?layout=shedlock", server.url());
+    let keeper = Keeper::builder(&url).ttl(Duration::from_secs(30)).connect().await.expect("connected");
+    drop(taken(&keeper, "x").await);
+    let script = format!(
+        "exec psql '{}' -qXAt -c \"BEGIN; SELECT FROM shedlock WHERE name = 'x' FOR UPDATE; SELECT pg_sleep(600)\"",
+        server.url()
+    );
+    let _operator = Proc::start(std::process::Command::new("sh").args(["-c", &script]));
+    let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    testkit::eventually(SOON, "the row is locked", || server.sql(asleep) == "1");
+    let stuck: Vec<_> = (0..3)
+        .map(|_| {
+            let url = url.clone();
+            tokio::spawn(async move {
+                let keeper = Keeper::builder(&url).ttl(Duration::from_secs(30)).connect().await.expect("connected");
+                let error = refusal(&keeper, "x").await;
+                // The connections that waited are as good as new.
+                taken(&keeper, "y").await.release().await.expect("released");
+                error
+            })
+        })
+        .collect();
+    for one in stuck {
+        let error = one.await.expect("answered");
+        assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("locked"), "{error}");
+    }
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    testkit::eventually(SOON, "no server process waits for ever", || server.sql(waiting) == "0");
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'");
+    drop(taken(&keeper, "x").await);
+}
+
 #[tokio::test]
 async fn other_layouts_and_other_peoples_tables_are_refused() {
     let server = PostgresServer::new();

@@ -244,8 +244,7 @@ impl Shared {
             Ok(Err(error)) => return all(error),
             Err(_) => return all(Error::unavailable("the server could not be reached in time").in_store("postgres")),
         };
-        let mut using =
-            Using { links: &self.links, line: &line, began: Instant::now(), patience: limit.mul_f64(0.8), done: false };
+        let mut using = Using::new(&self.links, &line, limit);
         let sent = tokio::time::timeout(limit, self.send(&line, op, claims)).await;
         using.done = sent.is_ok();
         drop(using);
@@ -296,12 +295,18 @@ fn late() -> Error {
 }
 
 /// A statement under way: one that ends without an answer, after most of its time, condemns its connection.
-struct Using<'a> {
+pub(super) struct Using<'a> {
     links: &'a Links,
     line: &'a Line,
     began: Instant,
     patience: Duration,
-    done: bool,
+    pub(super) done: bool,
+}
+
+impl<'a> Using<'a> {
+    pub(super) fn new(links: &'a Links, line: &'a Line, limit: Duration) -> Self {
+        Self { links, line, began: Instant::now(), patience: limit.mul_f64(0.8), done: false }
+    }
 }
 
 impl Drop for Using<'_> {

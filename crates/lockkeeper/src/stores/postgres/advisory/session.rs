@@ -314,16 +314,11 @@ impl Session {
     async fn bounded<T>(&self, asked: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Fault> {
         match tokio::time::timeout(PATIENCE, asked).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) if self.client.is_closed() || is_over(&error) => Err(Fault::Over(map_err(error))),
+            Ok(Err(error)) if self.client.is_closed() || is_fatal(&error) => Err(Fault::Over(map_err(error))),
             Ok(Err(error)) => Err(Fault::Refused(map_err(error))),
             Err(_) => Err(Fault::Over(late())),
         }
     }
-}
-
-/// A statement that was cancelled or timed out ends no session.
-fn is_over(error: &tokio_postgres::Error) -> bool {
-    is_fatal(error) && error.code().is_none_or(|code| code.code() != "57014")
 }
 
 /// A lock to take or to give back.
