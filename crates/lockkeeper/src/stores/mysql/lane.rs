@@ -86,6 +86,9 @@ impl Lane {
 
 type Waiting = oneshot::Receiver<Result<Vec<Told>>>;
 
+/// What is left of a call.
+type Rest = Pin<Box<dyn Future<Output = Result<Vec<Told>>> + Send>>;
+
 impl Queue {
     /// A free connection, or the right to open one; else a place in line.
     fn enter(&mut self, most: u32, work: Work, limit: Duration) -> Result<(Option<Conn>, Work), Waiting> {
@@ -241,7 +244,7 @@ impl Drop for Turn {
 struct Flight {
     runtime: Handle,
     begun: bool,
-    rest: Option<Pin<Box<dyn Future<Output = Result<Vec<Told>>> + Send>>>,
+    rest: Option<Rest>,
 }
 
 impl Future for Flight {

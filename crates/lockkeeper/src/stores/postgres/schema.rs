@@ -28,6 +28,9 @@ pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000):
 /// waits for ever would be one connection less for all.
 pub(super) const PATIENCE: &str = "SET lock_timeout = '5s'";
 
+/// How long making everything waits for a lock: not longer than whoever asked, since others wait behind it.
+const INSTALL_PATIENCE: &str = "15s";
+
 /// How long finding out and making everything may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -56,13 +59,16 @@ fn install(schema: &str) -> String {
     let (texts, replaced) = (fill(TEXTS), fill(&replacing()));
     format!(
         "DO $do$ BEGIN
-    PERFORM pg_advisory_xact_lock({INSTALLING});
+    PERFORM set_config('lock_timeout', '{INSTALL_PATIENCE}', true), pg_advisory_xact_lock({INSTALLING});
     IF to_regclass('{schema}.layout') IS NULL THEN
         IF to_regnamespace('{schema}') IS NULL THEN EXECUTE 'CREATE SCHEMA {schema}'; END IF;
         EXECUTE $install$
 {texts}
 $install$;
     ELSIF EXISTS (SELECT FROM {schema}.layout l WHERE version = {VERSION} AND {FOUND} < {REVISION}) THEN
+        IF NOT EXISTS (SELECT FROM {schema}.layout l WHERE to_jsonb(l) ? 'revision') THEN
+            EXECUTE 'ALTER TABLE {schema}.layout ADD COLUMN revision integer NOT NULL DEFAULT 0';
+        END IF;
         EXECUTE $replace$
 {replaced}
 $replace$;
@@ -77,7 +83,7 @@ const FOUND: &str = "coalesce((to_jsonb(l) ->> 'revision')::integer, 0)";
 /// Functions and views again, in place of those that are there; who may use them stays the same. Tables and types are the
 /// layout's.
 fn replacing() -> String {
-    let mut text = "ALTER TABLE {s}.layout ADD COLUMN IF NOT EXISTS revision integer NOT NULL DEFAULT 0;\n".to_owned();
+    let mut text = String::from("\n");
     // Bodies are indented: only whole statements begin a line so.
     let mut kept = false;
     for line in TEXTS.lines() {
