@@ -1,11 +1,14 @@
 //! The PostgreSQL stores beside those who use the server's advisory locks and ShedLock's table already, each in a process
-//! of its own (`scripts/peers`, `tests/peers/postgres.py`).
+//! of its own (`scripts/peers`, `tests/peers/postgres.py`, `tests/peers/sqlx`).
 #![cfg(feature = "postgres")]
+
+#[path = "peers/installed.rs"]
+mod installed;
 
 use lockkeeper::transaction::postgres::KeyRule;
 use lockkeeper::{Guard, Keeper, LossReason};
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::mpsc::{Receiver, channel};
@@ -34,6 +37,10 @@ fn advisory(kind: &'static str, rule: KeyRule, options: &'static str, ours: Stri
     Names { kind, options, ours, theirs }
 }
 
+fn sqlx(ours: String) -> Names {
+    Names { kind: "sqlx", options: "mode=advisory&key=sqlx", theirs: ours.clone(), ours }
+}
+
 fn shedlock(ours: String) -> Names {
     Names { kind: "shedlock", options: "layout=shedlock", theirs: ours.clone(), ours }
 }
@@ -45,20 +52,18 @@ struct Peer {
     answers: Receiver<String>,
 }
 
-/// The Python that `scripts/peers` has made.
-fn python() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || Path::new(&std::env::var_os("HOME").expect("HOME or XDG_CACHE_HOME is set")).join(".cache");
-    let place = cache.unwrap_or_else(home).join("lockkeeper/peers/python");
-    assert!(place.join("requirements.txt").exists(), "{} is not there: run scripts/peers", place.display());
-    place.join("bin/python")
-}
-
 impl Peer {
     fn start(kind: &str) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/postgres.py");
-        let mut command = Command::new(python());
-        command.arg(script).args([kind, &SERVER.port().to_string()]);
+        let mut command;
+        if kind == "sqlx" {
+            let files = ["Cargo.toml", "Cargo.lock", "src/main.rs"];
+            command = Command::new(installed::installed("sqlx", &files).join("peer"));
+        } else {
+            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/postgres.py");
+            command = Command::new(installed::installed("python", &["requirements.txt"]).join("bin/python"));
+            command.arg(script).arg(kind);
+        }
+        command.arg(SERVER.port().to_string());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("run scripts/peers");
         let orders = process.stdin.take().expect("piped");
         let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
@@ -195,6 +200,7 @@ beside! {
     psycopg_session: |tag: String| advisory("session", KeyRule::Native, "mode=advisory", "native job" .to_owned() + &tag);
     psycopg_pair: |tag: String| advisory("session", KeyRule::Madelson, "mode=advisory&key=madelson", "pair-".to_owned() + &tag);
     psycopg_transaction: |tag: String| advisory("transaction", KeyRule::Sqlx, "mode=advisory&key=sqlx", "sqlx job".to_owned() + &tag);
+    sqlx_advisory_lock: |tag: String| sqlx("orders/settle-".to_owned() + &tag);
     shedlock_statements: |tag: String| shedlock("reportJob".to_owned() + &tag);
 }
 

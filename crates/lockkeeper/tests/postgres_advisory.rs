@@ -9,7 +9,7 @@ use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use testkit::{PgBouncer, PostgresServer, SOON};
+use testkit::{Network, PgBouncer, PostgresServer, SOON};
 use tokio_postgres::{Client, NoTls};
 
 const TTL: Duration = Duration::from_secs(5);
@@ -181,6 +181,43 @@ async fn a_holder_that_says_nothing_is_ended_by_the_server() {
     assert!(matches!(b.release(&[claim(2)]).await[..], [Ok(_)]));
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "1");
+}
+
+/// No FIN, no RST, nothing: either side must find out by itself, and the holder first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_packets_are_dropped_has_lost_before_anybody_else_is_let_in() {
+    let Some(network) = Network::own("a_holder_whose_packets_are_dropped_has_lost_before_anybody_else_is_let_in")
+    else {
+        return;
+    };
+    // Longer than the silence after which the server would look for its peer by itself.
+    let ttl = Duration::from_secs(15);
+    let server = PostgresServer::new();
+    // Unix sockets have no packets that could be dropped.
+    let socket = server.dir().path().display().to_string().replace('/', "%2F");
+    let near = format!("postgres://postgres@{socket}:{}/postgres?mode=advisory", server.port());
+    let (far, near) =
+        (Keeper::builder(url(&server, "")).ttl(ttl).connect().await, Keeper::builder(near).ttl(ttl).connect().await);
+    let (far, near) = (far.expect("connected"), near.expect("connected"));
+    let held = taken(&far, "x").await;
+    let token = held.token();
+    network.cut();
+    let cut = Instant::now();
+    let waiting = tokio::spawn(async move {
+        let guard = near.lock("x").wait(ttl * 4).acquire().await.expect("granted");
+        (Instant::now(), guard)
+    });
+    held.lost().await;
+    let lost = Instant::now();
+    let (granted, guard) = waiting.await.expect("let in");
+    println!("lost after {:?}, the next holds after {:?}", lost - cut, granted - cut);
+    assert!(lost <= granted, "for {:?} both believed that they held it", lost - granted.min(lost));
+    assert!(lost - cut <= ttl, "a guard is lost at its deadline");
+    assert!(granted - cut <= ttl + Duration::from_secs(15), "as promised: {:?}", granted - cut);
+    assert!(guard.token() > token);
+    network.mend();
+    drop((held, guard));
+    drop(taken(&far, "x").await);
 }
 
 #[tokio::test]

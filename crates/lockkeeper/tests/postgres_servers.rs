@@ -77,7 +77,9 @@ async fn closed_connections_are_not_noticed() {
         // Time to notice: what is sent before that is unanswered.
         tokio::time::sleep(Duration::from_millis(50)).await;
         guard.release().await.unwrap_or_else(|e| panic!("round {round}: {e}"));
-        assert!(keeper.lock("y").try_acquire().await.expect("answered").is_some());
+        let other = keeper.lock("y").try_acquire().await.expect("answered").expect("free");
+        // Not by dropping it: that release may be under way when the connections are cut.
+        other.release().await.expect("released");
     }
     hands_over(&keeper, &self::keeper(&server.url()).await, "x").await;
 }
@@ -279,6 +281,10 @@ async fn a_role_needs_what_the_page_says_and_no_more() {
     assert_eq!(guard.lost().await, LossReason::Broken);
     server.sql("SET ROLE app; SELECT lockkeeper.clean(); SELECT * FROM lockkeeper.locks");
 
+    // Not found out only when somebody else is in the way.
+    server.sql("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkeeper FROM app");
+    let error = connect_error(&url).await;
+    assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("permission"), "{error}");
     server.sql("REVOKE UPDATE ON lockkeeper.lock FROM app");
     let error = refusal(&app, "z").await;
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("permission"), "{error}");
@@ -317,6 +323,48 @@ async fn a_row_that_somebody_keeps_locked_holds_up_nobody_else_and_no_connection
     drop(taken(&keeper, "x").await);
 }
 
+/// The same of ShedLock's table, which others write to in transactions of their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_of_shedlock_that_somebody_keeps_locked_holds_up_nobody_else() {
+    let server = PostgresServer::new();
+    let url = format!("{}?layout=shedlock", server.url());
+    let keeper = Keeper::builder(&url).ttl(Duration::from_secs(30)).connect().await.expect("connected");
+    drop(taken(&keeper, "x").await);
+    let script = format!(
+        "exec psql '{}' -qXAt -c \"BEGIN; SELECT FROM shedlock WHERE name = 'x' FOR UPDATE; SELECT pg_sleep(600)\"",
+        server.url()
+    );
+    let _operator = Proc::start(std::process::Command::new("sh").args(["-c", &script]));
+    let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    testkit::eventually(SOON, "the row is locked", || server.sql(asleep) == "1");
+    let stuck: Vec<_> = (0..3)
+        .map(|_| {
+            let url = url.clone();
+            tokio::spawn(async move {
+                let keeper = Keeper::builder(&url).ttl(Duration::from_secs(30)).connect().await.expect("connected");
+                let error = refusal(&keeper, "x").await;
+                // The connections that waited are as good as new.
+                taken(&keeper, "y").await.release().await.expect("released");
+                error
+            })
+        })
+        .collect();
+    let mut named = 0;
+    for one in stuck {
+        let error = one.await.expect("answered");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        named += usize::from(error.to_string().contains("locked"));
+    }
+    // Whoever stood behind another waited twice, and may have been given up first.
+    assert!(named > 0, "the first in line is told why");
+    // Releases are tried again and again, but none of them waits for ever.
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
+        AND query_start < clock_timestamp() - interval '20 seconds'";
+    assert_eq!(server.sql(waiting), "0");
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'");
+    drop(taken(&keeper, "x").await);
+}
+
 #[tokio::test]
 async fn other_layouts_and_other_peoples_tables_are_refused() {
     let server = PostgresServer::new();
@@ -339,6 +387,55 @@ async fn other_layouts_and_other_peoples_tables_are_refused() {
     let error = refusal(&b, "y").await;
     assert!(error.kind() == ErrorKind::Foreign && error.to_string().contains("store init"), "{error}");
     drop(guard);
+}
+
+/// Functions that are older are replaced by whoever may, and only by them; newer ones are left alone.
+#[tokio::test]
+async fn older_functions_are_replaced_by_a_role_that_may() {
+    let server = PostgresServer::new();
+    let running = keeper(&server.url()).await;
+    let held = taken(&running, "x").await;
+    server.sql("CREATE ROLE worker LOGIN; GRANT USAGE ON SCHEMA lockkeeper TO worker");
+    server.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockkeeper TO worker");
+    server.sql("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkeeper FROM PUBLIC");
+    server.sql("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkeeper TO worker");
+    let worker = server.url().replace("postgres@", "worker@");
+    // A function as an earlier version may have had it: it lets everybody in.
+    let spoil = "CREATE OR REPLACE FUNCTION lockkeeper.fits(l lockkeeper.lock, wanted bigint) RETURNS boolean \
+        LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'older'; END $$;";
+    let revision = || server.sql("SELECT version || ' ' || revision FROM lockkeeper.layout");
+    let now = revision();
+    for older in [
+        "UPDATE lockkeeper.layout SET revision = 0",
+        // The first tables had no such column.
+        "ALTER TABLE lockkeeper.layout DROP COLUMN revision",
+    ] {
+        server.sql(&format!("{spoil} {older}"));
+        let error = connect_error(&worker).await;
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+        assert!(error.to_string().contains("older") && error.to_string().contains("lockkeeper store init"), "{error}");
+        // Many come at once, as when a new version is rolled out.
+        let all: Vec<_> = (0..4)
+            .map(|_| {
+                let url = server.url();
+                tokio::spawn(async move { keeper(&url).await })
+            })
+            .collect();
+        for one in all {
+            drop(one.await.expect("connected"));
+        }
+        assert_eq!(revision(), now);
+        // Who may call them has not changed.
+        let other = keeper(&worker).await;
+        assert!(other.lock("x").try_acquire().await.expect("answered by the new function").is_none());
+        let shared = other.lock("y").shared().try_acquire().await.expect("answered by the new function");
+        drop(shared.expect("free"));
+    }
+    held.release().await.expect("released: those who were connected go on");
+    // What a later version brought along is not taken back.
+    server.sql("UPDATE lockkeeper.layout SET revision = 1000");
+    drop(taken(&keeper(&worker).await, "x").await);
+    assert_eq!(revision(), "1 1000");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim, Release, Renewal};
 use lockkeeper::stores::postgres::PostgresStore;
 use lockkeeper::{Guard, HolderId, Keeper, LockName, LossReason, Mode, State, Store};
+use std::slice::from_ref;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use testkit::PostgresServer;
@@ -66,6 +67,72 @@ async fn a_waiter_that_arrives_during_a_release_is_never_overlooked() {
     }
     println!("{queued} waiters queued in 300 rounds, 0 overlooked");
     assert!(queued >= 300, "in every round one of the two has to wait");
+}
+
+/// A plain statement is enough for a lock that nobody else wants; whatever else there is, is for the functions.
+#[tokio::test]
+async fn a_lock_that_nobody_else_wants_needs_no_function() {
+    let server = PostgresServer::new();
+    let store = PostgresStore::connect(&server.url()).await.expect("connected");
+    for (name, types) in [
+        (
+            "acquire",
+            "bytea[], uuid[], bigint[], bigint[], boolean[], bigint[], bigint[], uuid, bytea[], bigint[], bytea[]",
+        ),
+        ("release", "bytea[], uuid[], bigint[]"),
+    ] {
+        let body = "BEGIN RAISE EXCEPTION 'called'; END";
+        server.sql(&format!("ALTER FUNCTION lockkeeper.{name}({types}) RENAME TO was_{name}"));
+        server.sql(&format!(
+            "CREATE FUNCTION lockkeeper.{name}({types}) RETURNS SETOF lockkeeper.answer LANGUAGE plpgsql AS $f$ {body} $f$"
+        ));
+    }
+    let mut last = 0;
+    for round in 0..10 {
+        for name in [format!("fresh/{round}"), "often".to_owned()] {
+            let claim = claim(&name, Mode::Exclusive, true);
+            let Attempt::Granted(grant) = one(store.try_acquire(from_ref(&claim)).await) else { panic!("free") };
+            assert_eq!((grant.lease, grant.stamp), (LONG, claim.stamp));
+            assert!(grant.token.get() > last, "tokens follow the clock");
+            last = grant.token.get();
+            assert_eq!(one(store.release(from_ref(&claim)).await), Release::Released);
+        }
+    }
+    let (held, mut other) = (claim("often", Mode::Exclusive, true), claim("often", Mode::Exclusive, true));
+    assert!(matches!(one(store.try_acquire(from_ref(&held)).await), Attempt::Granted(_)));
+    for claim in [&held, &other, &claim("often", Mode::Shared, true)] {
+        let error = store.try_acquire(from_ref(claim)).await.remove(0).expect_err("for the function");
+        assert!(error.to_string().contains("called"), "{error}");
+    }
+    other.unsettled = true;
+    let error = store.release(from_ref(&other)).await.remove(0).expect_err("for the function");
+    assert!(error.to_string().contains("called"), "{error}");
+}
+
+#[tokio::test]
+async fn a_repeat_gets_what_is_left_and_a_tomb_is_never_stepped_over() {
+    let store = open().await;
+    for _ in 0..2 {
+        let held = claim("repeat", Mode::Exclusive, false);
+        let Attempt::Granted(first) = one(store.try_acquire(from_ref(&held)).await) else { panic!("free") };
+        let Attempt::Granted(again) = one(store.try_acquire(from_ref(&held)).await) else { panic!("ours") };
+        assert_eq!(again.token, first.token);
+        assert!(again.lease < LONG, "{:?} is left of {LONG:?}", again.lease);
+        assert_eq!(one(store.release(from_ref(&held)).await), Release::Released);
+        assert_eq!(one(store.release(from_ref(&held)).await), Release::NotHeld);
+    }
+    // The release is first, of a name without a row and of one with.
+    for name in ["tomb/fresh", "repeat"] {
+        let mut late = claim(name, Mode::Exclusive, false);
+        late.unsettled = true;
+        assert_eq!(one(store.release(from_ref(&late)).await), Release::NotHeld);
+        for store in [&store, &open().await] {
+            assert_eq!(one(store.try_acquire(from_ref(&late)).await), Attempt::Cancelled);
+        }
+        let other = claim(name, Mode::Exclusive, false);
+        assert!(matches!(one(store.try_acquire(from_ref(&other)).await), Attempt::Granted(_)), "others are let in");
+        assert_eq!(one(store.release(from_ref(&other)).await), Release::Released);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,8 @@ use crate::{Body, Database, RUNTIME, Refused, Session, Shared, Tx, fresh};
 use lockkeeper::fence::postgres as fence;
 use lockkeeper::fence::{Entrant, FenceError, LAYOUT, Refusal};
 use std::sync::Arc;
-use testkit::PostgresServer;
+use testkit::{PgBouncer, PostgresServer};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Client, IsolationLevel, NoTls, Transaction};
 
 static SERVER: Shared<PostgresServer> = Shared::new();
@@ -229,4 +230,67 @@ fn status_and_reset() {
         assert_eq!(client.execute(fence::RESET_SQL, &[&resource]).await.unwrap(), 1);
         enter(42, "etcd").await.unwrap();
     });
+}
+
+/// Through a pooler that gives each transaction another server: entry and write are one transaction, so they stay together.
+/// More clients than servers, each adding to one balance under a token of its own.
+#[test]
+fn an_entry_and_its_write_stay_together_behind_a_pooler() {
+    const CLIENTS: u64 = 8;
+    const EACH: u64 = 40;
+    let server = server();
+    let bouncer = PgBouncer::new(&server, 3);
+    let resource = fresh("pooled");
+    server.sql(&format!("INSERT INTO balances VALUES ('{resource}', 0)"));
+    let next = Arc::new(std::sync::atomic::AtomicU64::new(1));
+    let add = async |client: &mut Client, resource: &str, entrant: &Entrant| {
+        let tx = client.transaction().await.unwrap();
+        if let Err(error) = fence::enter(&tx, resource, entrant).await {
+            assert!(error.is_stale(), "{error:?}");
+            tx.rollback().await.unwrap();
+            return 0;
+        }
+        let rows =
+            tx.query_typed("SELECT value FROM balances WHERE id = $1", &[(&resource, Type::TEXT)]).await.unwrap();
+        // Time for others to come between, if they could.
+        tokio::task::yield_now().await;
+        let value = rows[0].get::<_, i64>(0) + 1;
+        let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
+            [(&resource, Type::TEXT), (&value, Type::INT8)];
+        tx.query_typed("UPDATE balances SET value = $2 WHERE id = $1", &params).await.unwrap();
+        tx.commit().await.unwrap();
+        1
+    };
+    let tasks: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (mut client, next, resource) = (connect_to(&bouncer.url()), next.clone(), resource.clone());
+            RUNTIME.spawn(async move {
+                let mut added = 0_i64;
+                for _ in 0..EACH {
+                    let token = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    added += add(&mut client, &resource, &entrant(token)).await;
+                }
+                added
+            })
+        })
+        .collect();
+    let added: i64 = RUNTIME.block_on(async {
+        let mut added = 0;
+        for task in tasks {
+            added += task.await.unwrap();
+        }
+        added
+    });
+    assert!(added > 0);
+    let balance = || server.sql(&format!("SELECT value FROM balances WHERE id = '{resource}'"));
+    assert_eq!(balance(), added.to_string(), "nothing written is lost, nothing refused is written");
+    // A holder of before is refused, and its refusal costs the server connection nothing.
+    let mut late = connect_to(&bouncer.url());
+    RUNTIME.block_on(async {
+        for _ in 0..5 {
+            assert_eq!(add(&mut late, &resource, &entrant(1)).await, 0);
+        }
+        assert_eq!(add(&mut late, &resource, &entrant(CLIENTS * EACH + 1)).await, 1);
+    });
+    assert_eq!(balance(), (added + 1).to_string());
 }

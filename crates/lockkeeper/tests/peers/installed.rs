@@ -13,8 +13,11 @@ pub(crate) fn installed(what: &str, files: &[&str]) -> PathBuf {
     for file in files {
         let wanted = std::fs::read(lists.join(file)).expect("ours");
         let found = std::fs::read(place.join(file)).ok();
-        let command =
-            if ["python", "node", "kazoo"].contains(&what) { "scripts/peers" } else { "scripts/peers --extended" };
+        let command = if ["python", "node", "kazoo", "sqlx"].contains(&what) {
+            "scripts/peers"
+        } else {
+            "scripts/peers --extended"
+        };
         assert!(found == Some(wanted), "{} has not what {file} asks for: run {command}", place.display());
     }
     place

@@ -1,31 +1,23 @@
-//! Connections: a few per Tokio runtime, each with a task of its own that takes what is asked, sends it in one round trip
-//! and hands out the answers. What is asked while all are busy goes out together, as one transaction and one commit,
-//! when one is free. A caller that gives up leaves the connection as it was.
+//! What is sent on a connection and what comes back, and how connections are opened.
 
 use super::error::{is_passing, map_err, no_tls};
+use super::lane::{GATHER, Lane, Lanes, lock};
 use super::options::{Options, SslMode};
+use super::quick::{self, Quick};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Row};
-use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::runtime::{Handle, Id};
-use tokio::sync::{Notify, oneshot};
+use tokio::runtime::Handle;
 
 /// How long opening a connection may take, name resolution and TLS included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a connection that is no longer needed may take to say good-bye.
 const FAREWELL: Duration = Duration::from_millis(200);
-
-/// The shortest time after which a connection that does not answer is given up.
-const SILENCE: Duration = Duration::from_secs(1);
-
-/// The most steps of one transaction: bounds how long their rows stay locked.
-const GATHER: usize = 32;
 
 /// The most text of one round trip, well below the smallest `max_allowed_packet` in use.
 const MOST_TEXT: usize = 400_000;
@@ -40,7 +32,7 @@ const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
 #[derive(Debug)]
 pub(super) struct Lines {
     dial: Arc<Dial>,
-    lanes: Arc<Mutex<HashMap<Id, Arc<Lane>>>>,
+    lanes: Lanes,
 }
 
 /// How connections are opened.
@@ -51,32 +43,10 @@ pub(super) struct Dial {
     plain: AtomicBool,
 }
 
-/// One runtime's queue and the tasks that serve it.
-#[derive(Debug, Default)]
-struct Lane {
-    queue: Mutex<Queue>,
-    bell: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    workers: u32,
-    idle: u32,
-    closed: bool,
-}
-
-/// One call: statements, and where the rows of their answers go.
+/// One call.
 #[derive(Debug)]
-struct Job {
-    work: Work,
-    limit: Duration,
-    answer: oneshot::Sender<Result<Vec<Row>>>,
-}
-
-#[derive(Debug)]
-enum Work {
-    /// Steps of one row each, that may share a transaction with others.
+pub(super) enum Work {
+    /// Steps of one answer each, that may share a transaction with others.
     Steps(Vec<Step>),
     /// Statements of another kind.
     Text(String),
@@ -86,66 +56,58 @@ enum Work {
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) name: LockName,
+    /// The plain statement to try before.
+    pub(super) quick: Option<Quick>,
     pub(super) text: String,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// What the server said.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// The plain statement was enough; the token where one was drawn.
+    Quick(u64),
+    Row(Row),
+}
+
+impl Work {
+    /// How many steps it has; `None` for statements of another kind.
+    pub(super) fn steps(&self) -> Option<usize> {
+        if let Self::Steps(steps) = self { Some(steps.len()) } else { None }
+    }
 }
 
 impl Lines {
     pub(super) fn new(options: Options) -> Self {
-        Self { dial: Arc::new(Dial { options, plain: AtomicBool::new(false) }), lanes: Arc::default() }
+        Self { dial: Arc::new(Dial::new(options)), lanes: Arc::default() }
     }
 
     pub(super) fn dial(&self) -> &Arc<Dial> {
         &self.dial
     }
 
-    /// One row per step, in their order, after all of them were committed.
-    pub(super) async fn steps(&self, steps: Vec<Step>, limit: Duration) -> Result<Vec<Row>> {
+    /// One answer per step, in their order, after all of them were committed.
+    pub(super) async fn steps(&self, steps: Vec<Step>, limit: Duration) -> Result<Vec<Told>> {
         let count = steps.len();
-        let rows = self.ask(Work::Steps(steps), limit).await?;
-        if rows.len() == count { Ok(rows) } else { Err(super::step::odd("too little")) }
+        let told = self.ask(Work::Steps(steps), limit).await?;
+        if told.len() == count { Ok(told) } else { Err(super::step::odd("too little")) }
     }
 
     /// All rows that these statements answer.
     pub(super) async fn query(&self, text: String, limit: Duration) -> Result<Vec<Row>> {
-        self.ask(Work::Text(text), limit).await
+        let told = self.ask(Work::Text(text), limit).await?;
+        Ok(told.into_iter().filter_map(|told| if let Told::Row(row) = told { Some(row) } else { None }).collect())
     }
 
-    async fn ask(&self, work: Work, limit: Duration) -> Result<Vec<Row>> {
+    async fn ask(&self, work: Work, limit: Duration) -> Result<Vec<Told>> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::unavailable("a Tokio runtime is needed here").in_store("mysql"))?;
-        let lane = lock(&self.lanes).entry(runtime.id()).or_default().clone();
-        let (answer, answered) = oneshot::channel();
-        let spawn = {
-            let mut queue = lock(&lane.queue);
-            queue.jobs.push_back(Job { work, limit, answer });
-            let spawn = queue.idle == 0 && queue.workers < self.dial.options.connections;
-            queue.workers += u32::from(spawn);
-            spawn
-        };
-        if spawn {
-            let place = Place { lane: lane.clone(), lanes: self.lanes.clone(), runtime: runtime.id() };
-            runtime.spawn(serve(place, self.dial.clone()));
-        }
-        lane.bell.notify_one();
-        match tokio::time::timeout(limit, answered).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Error::unavailable("the runtime of this call is ending").in_store("mysql")),
-            Err(_) => Err(late()),
-        }
+        Lane::of(&self.lanes, &runtime).ask(self.dial.clone(), work, limit).await
     }
 }
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        for lane in lock(&self.lanes).values() {
-            lock(&lane.queue).closed = true;
-            lane.bell.notify_waiters();
-            lane.bell.notify_one();
-        }
+        lock(&self.lanes).values().for_each(|lane| lane.close());
     }
 }
 
@@ -153,174 +115,75 @@ pub(super) fn late() -> Error {
     Error::unavailable("the server did not answer in time").in_store("mysql")
 }
 
-/// A worker's place in its lane; given up however the worker ends.
-struct Place {
-    lane: Arc<Lane>,
-    lanes: Arc<Mutex<HashMap<Id, Arc<Lane>>>>,
-    runtime: Id,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // The table first, as whoever asks does.
-        let mut lanes = lock(&self.lanes);
-        let mut queue = lock(&self.lane.queue);
-        queue.workers -= 1;
-        if queue.workers == 0 && lanes.get(&self.runtime).is_some_and(|lane| Arc::ptr_eq(lane, &self.lane)) {
-            // The runtime has ended, and with it all who could ask here.
-            queue.jobs.clear();
-            lanes.remove(&self.runtime);
+/// Sends work: what was answered, in order; or an error, and whether the connection can go on.
+pub(super) async fn send(conn: &mut Conn, prefix: &str, works: &[&Work]) -> Result<Vec<Told>, (Error, bool)> {
+    let sent = match works {
+        [Work::Text(text)] => {
+            let mut rows = Vec::new();
+            run(conn, text, &mut rows).await.map(|()| rows.into_iter().map(Told::Row).collect())
         }
-    }
-}
-
-/// One connection's life: as long as its store and its runtime.
-async fn serve(place: Place, dial: Arc<Dial>) {
-    let mut conn = None;
-    while let Some(jobs) = next(&place.lane).await {
-        let line = match conn.take() {
-            Some(line) => Ok(line),
-            None => dial.open().await,
-        };
-        let mut line = match line {
-            Ok(line) => line,
-            Err(error) => {
-                for job in jobs {
-                    // Whoever gave up no longer listens.
-                    let _ = job.answer.send(Err(error.clone()));
-                }
-                continue;
-            }
-        };
-        if fly(&mut line, jobs).await {
-            conn = Some(line);
-        } else {
-            hang_up(line).await;
-        }
-    }
-    if let Some(line) = conn {
-        hang_up(line).await;
-    }
-}
-
-/// What to send next: the oldest job, and steps that wait behind it. `None` when the store is gone.
-async fn next(lane: &Lane) -> Option<Vec<Job>> {
-    loop {
-        let mut rung = std::pin::pin!(lane.bell.notified());
-        rung.as_mut().enable();
-        {
-            let mut queue = lock(&lane.queue);
-            let jobs = gather(&mut queue.jobs);
-            if !jobs.is_empty() {
-                return Some(jobs);
-            }
-            if queue.closed {
-                return None;
-            }
-            queue.idle += 1;
-        }
-        let _idle = Idle(lane);
-        rung.await;
-    }
-}
-
-/// Waits for work; counted, so that no connection is opened while one has nothing to do.
-struct Idle<'a>(&'a Lane);
-
-impl Drop for Idle<'_> {
-    fn drop(&mut self) {
-        lock(&self.0.queue).idle -= 1;
-    }
-}
-
-fn gather(waiting: &mut VecDeque<Job>) -> Vec<Job> {
-    waiting.retain(|job| !job.answer.is_closed());
-    let mut jobs: Vec<Job> = waiting.pop_front().into_iter().collect();
-    let size = |job: &Job| if let Work::Steps(steps) = &job.work { Some(steps.len()) } else { None };
-    let Some(mut steps) = jobs.first().and_then(size) else { return jobs };
-    while let Some(more) = waiting.front().and_then(size).filter(|more| steps + more <= GATHER) {
-        steps += more;
-        jobs.extend(waiting.pop_front());
-    }
-    jobs
-}
-
-/// Sends jobs and hands out their answers; whether the connection can go on.
-async fn fly(conn: &mut Conn, jobs: Vec<Job>) -> bool {
-    // Callers wait for their own limit; a connection is given up only when it has been silent for longer.
-    let limit = jobs.iter().map(|job| job.limit).max().unwrap_or_default().max(SILENCE);
-    let flown = tokio::time::timeout(limit, send(conn, &jobs)).await;
-    let (mut rows, error, alive) = match flown {
-        Ok(Ok(rows)) => (rows.into_iter(), None, true),
-        Ok(Err((error, alive))) => (Vec::new().into_iter(), Some(error), alive),
-        Err(_) => (Vec::new().into_iter(), Some(late()), false),
+        _ => send_steps(conn, prefix, works).await,
     };
-    for job in jobs {
-        let count = if let Work::Steps(steps) = &job.work { steps.len() } else { usize::MAX };
-        let answer = error.clone().map_or_else(|| Ok(rows.by_ref().take(count).collect()), Err);
-        // Whoever gave up no longer listens.
-        let _ = job.answer.send(answer);
-    }
-    alive
-}
-
-async fn send(conn: &mut Conn, jobs: &[Job]) -> Result<Vec<Row>, (Error, bool)> {
-    let texts = match jobs {
-        [Job { work: Work::Text(text), .. }] => vec![text.clone()],
-        _ => transactions(jobs),
-    };
-    let mut rows = Vec::new();
-    for text in texts {
-        if let Err(error) = run(conn, &text, &mut rows).await {
+    match sent {
+        Ok(told) => Ok(told),
+        Err(error) => {
             // The server has undone the transaction, or will when it sees that we are gone.
             let alive =
                 is_passing(&error) && conn.query_drop("ROLLBACK; SET SESSION time_zone = '+00:00'").await.is_ok();
-            return Err((map_err(error), alive));
+            Err((map_err(error), alive))
         }
     }
-    // Steps were sent in the order of their names: back to the order in which they were asked.
-    let order = order(jobs);
-    if order.len() != rows.len() {
-        return Ok(rows);
+}
+
+/// Steps are sent in the order of their names, so that no two transactions wait for each other; those of one name as they
+/// came. Plain statements go first, then the procedure for what they left.
+async fn send_steps(conn: &mut Conn, prefix: &str, works: &[&Work]) -> mysql_async::Result<Vec<Told>> {
+    let all = works.iter().flat_map(|work| if let Work::Steps(steps) = work { steps.as_slice() } else { &[] });
+    let mut steps: Vec<(usize, &Step)> = all.enumerate().collect();
+    steps.sort_by(|a, b| a.1.name.cmp(&b.1.name));
+    let sorted: Vec<&Step> = steps.iter().map(|(_, step)| *step).collect();
+    let quick = quick::run(conn, prefix, &sorted, GATHER).await?;
+    let left: Vec<&Step> =
+        sorted.iter().zip(&quick).filter(|(_, done)| done.is_none()).map(|(step, _)| *step).collect();
+    let mut rows = Vec::new();
+    for text in transactions(&left) {
+        run(conn, &text, &mut rows).await?;
     }
-    let mut sorted: Vec<(usize, Row)> = order.into_iter().zip(rows).collect();
-    sorted.sort_by_key(|(place, _)| *place);
-    Ok(sorted.into_iter().map(|(_, row)| row).collect())
-}
-
-fn steps(jobs: &[Job]) -> impl Iterator<Item = &Step> {
-    jobs.iter().flat_map(|job| if let Work::Steps(steps) = &job.work { steps.as_slice() } else { &[] })
-}
-
-/// Places of the steps in the order in which they are sent: by name, so that no two transactions wait for each other;
-/// those of one name as they came.
-fn order(jobs: &[Job]) -> Vec<usize> {
-    let all: Vec<&Step> = steps(jobs).collect();
-    let mut places: Vec<usize> = (0..all.len()).collect();
-    places.sort_by(|a, b| all[*a].name.cmp(&all[*b].name));
-    places
+    let mut rows = rows.into_iter();
+    let told = quick.into_iter().map_while(|done| done.map(Told::Quick).or_else(|| rows.next().map(Told::Row)));
+    // Back to the order in which they were asked.
+    let mut told: Vec<(usize, Told)> = steps.iter().map(|(place, _)| *place).zip(told).collect();
+    told.sort_by_key(|(place, _)| *place);
+    Ok(told.into_iter().map(|(_, told)| told).collect())
 }
 
 /// The text of each round trip: whole transactions.
-fn transactions(jobs: &[Job]) -> Vec<String> {
-    let all: Vec<&Step> = steps(jobs).collect();
-    let mut texts = vec![String::new()];
-    for chunk in order(jobs).chunks(GATHER) {
-        if texts.last().is_some_and(|text| text.len() > MOST_TEXT) {
-            texts.push(String::new());
-        }
-        let Some(text) = texts.last_mut() else { continue };
-        if !text.is_empty() {
-            text.push(';');
-        }
-        text.push_str("START TRANSACTION;");
-        for place in chunk {
-            text.push_str(&all[*place].text);
+fn transactions(steps: &[&Step]) -> Vec<String> {
+    let mut texts: Vec<String> = Vec::new();
+    for chunk in steps.chunks(GATHER) {
+        let mut text = texts.pop_if(|text| text.len() <= MOST_TEXT).unwrap_or_default();
+        text.push_str(if text.is_empty() { "START TRANSACTION;" } else { ";START TRANSACTION;" });
+        for step in chunk {
+            text.push_str(&step.text);
             text.push(';');
         }
         text.push_str("COMMIT");
+        texts.push(text);
     }
     texts
+}
+
+/// Sends statements that answer no rows: for each, how many rows it changed and what it inserted last.
+pub(super) async fn run_plain(conn: &mut Conn, text: &str) -> mysql_async::Result<Vec<(u64, u64)>> {
+    let mut result = conn.query_iter(text).await?;
+    let mut told = vec![(result.affected_rows(), result.last_insert_id().unwrap_or(0))];
+    while !result.is_empty() {
+        result.collect::<Row>().await?;
+        told.push((result.affected_rows(), result.last_insert_id().unwrap_or(0)));
+    }
+    // An error of any statement but the first is kept by the driver until it is asked once more.
+    result.drop_result().await?;
+    Ok(told)
 }
 
 /// Sends text and adds all rows of all its answers; returns when the last statement was answered.

@@ -22,9 +22,11 @@ mod error;
 mod events;
 mod get_lock;
 mod keys;
+mod lane;
 mod lines;
 mod list;
 mod options;
+mod quick;
 mod schema;
 mod session;
 mod step;
@@ -42,9 +44,10 @@ use crate::store::{
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use events::{Events, Waiting};
-use lines::{Dial, Lines};
+use lines::{Dial, Lines, Step, Told};
 use mysql_async::Row;
 use options::Options;
+use quick::Met;
 use schema::Server;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -61,6 +64,7 @@ pub struct MysqlStore {
     keeper: HolderId,
     events: tokio::sync::Mutex<Events>,
     waiting: Waiting,
+    met: Met,
     server: Server,
     due: clean::Due,
 }
@@ -107,6 +111,7 @@ impl MysqlStore {
             keeper,
             events: Events::default().into(),
             waiting: Waiting::default(),
+            met: Met::default(),
             server,
             due: clean::Due::default(),
         })
@@ -129,19 +134,41 @@ impl MysqlStore {
         if claims.is_empty() {
             return Vec::new();
         }
-        let (prefix, shed) = (self.prefix(), self.is_shed());
-        let steps = claims.iter().map(|claim| step::claim(prefix, shed, op, claim, self.keeper)).collect();
+        let steps: Vec<Step> = claims.iter().map(|claim| self.step(op, claim)).collect();
+        let tried: Vec<bool> = steps.iter().map(|step| step.quick.is_some()).collect();
         // A third of the lease, as the engine allows, less what it takes to say so.
         let ttl = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
         let limit = (ttl / 3).max(Duration::from_millis(50)).mul_f64(0.95).min(Duration::from_secs(10));
         match self.lines.steps(steps, limit).await {
             Err(error) => claims.iter().map(|claim| Err(error.clone().for_lock(&claim.name))).collect(),
-            Ok(rows) => {
-                let answer = |(claim, row): (&Claim, &Row)| {
-                    Answer::read(row).and_then(|answer| read(claim, answer)).map_err(|e| e.for_lock(&claim.name))
+            Ok(all) => {
+                let answer = |((claim, told), tried): ((&Claim, &Told), bool)| {
+                    let answer = Answer::of(told, claim.ttl).map_err(|e| e.for_lock(&claim.name))?;
+                    self.meet(op, claim, told, tried, answer.code);
+                    read(claim, answer).map_err(|e| e.for_lock(&claim.name))
                 };
-                claims.iter().zip(&rows).map(answer).collect()
+                claims.iter().zip(&all).zip(tried).map(answer).collect()
             }
+        }
+    }
+
+    fn step(&self, op: Op, claim: &Claim) -> Step {
+        let (prefix, shed) = (self.prefix(), self.is_shed());
+        let quick = match op {
+            _ if shed => None,
+            Op::Acquire => self.met.take(prefix, claim),
+            Op::Renew => quick::keep(claim),
+            Op::Release => self.met.end(prefix, claim),
+        };
+        Step { quick, ..step::claim(prefix, shed, op, claim, self.keeper) }
+    }
+
+    /// Remembers whether a plain statement is worth a try the next time.
+    fn meet(&self, op: Op, claim: &Claim, told: &Told, tried: bool, code: i64) {
+        match (op, told) {
+            (Op::Acquire, _) if claim.mode == Mode::Exclusive => self.met.note(&claim.name, code == 1),
+            (Op::Release, Told::Row(_)) if tried => self.met.note(&claim.name, false),
+            _ => {}
         }
     }
 
@@ -296,8 +323,8 @@ impl Store for MysqlStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         let step = step::break_lock(self.prefix(), self.is_shed(), name, token);
-        let rows = self.lines.steps(vec![step], ASK_LIMIT).await?;
-        let answer = Answer::read(rows.first().ok_or_else(|| odd("nothing"))?)?;
+        let told = self.lines.steps(vec![step], ASK_LIMIT).await?;
+        let answer = Answer::of(told.first().ok_or_else(|| odd("nothing"))?, Duration::ZERO)?;
         match answer.code {
             0 => Ok(Break::NotHeld),
             1 => Ok(Break::Broken(answer.token()?)),

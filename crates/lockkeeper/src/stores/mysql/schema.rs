@@ -11,8 +11,12 @@ use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Row};
 use std::time::Duration;
 
-/// The layout this code reads and writes.
+/// The layout this code reads and writes: raised when tables change, or what procedures are given and answer.
 const VERSION: i64 = 1;
+
+/// Which edition of the procedures this code brings along: raised with every change inside them. An older one is
+/// replaced; a newer one serves as well.
+const REVISION: i64 = 1;
 
 /// How long finding out and making everything may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -35,6 +39,22 @@ pub(super) struct Server {
     pub(super) durable: bool,
     /// What the isolation level is called.
     isolation: &'static str,
+    /// Procedures can be replaced while others call them.
+    replaces: bool,
+}
+
+/// What is in the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// Nothing, or what was never finished.
+    Nothing,
+    /// Another layout.
+    Other(i64),
+    /// This layout, with older procedures; whether there is a column to say so.
+    Older {
+        column: bool,
+    },
+    Current,
 }
 
 /// How MySQL writes what ShedLock's rules need.
@@ -58,19 +78,20 @@ impl Dialect for MySql {
     }
 }
 
-/// Reaches the server, makes the tables where there are none, refuses those of another version.
+/// Reaches the server, makes the tables where there are none, replaces older procedures, refuses another layout.
 pub(super) async fn check(dial: &Dial) -> Result<Server> {
     bounded(dial, async |conn| {
         let server = look(conn).await?;
-        match version(conn, &dial.options).await? {
-            Some(VERSION) => Ok(server),
-            None => {
-                install_now(conn, &dial.options, server).await?;
-                version(conn, &dial.options).await?;
-                Ok(server)
-            }
-            Some(other) => Err(wrong_version(&dial.options, other)),
+        match found(conn, &dial.options).await? {
+            Found::Current => {}
+            Found::Nothing | Found::Older { .. } => install_now(conn, &dial.options, server).await?,
+            Found::Other(version) => return Err(wrong_version(&dial.options, version)),
         }
+        // Most calls need no procedure. That it is missing, or not ours to call, must not come out when one does.
+        let mut rows = Vec::new();
+        let probe = super::step::probe(&dial.options.prefix, dial.options.shedlock.is_some());
+        run(conn, &probe, &mut rows).await.map_err(map_err)?;
+        Ok(server)
     })
     .await
 }
@@ -79,9 +100,9 @@ pub(super) async fn check(dial: &Dial) -> Result<Server> {
 pub(super) async fn install(dial: &Dial) -> Result<()> {
     bounded(dial, async |conn| {
         let server = look(conn).await?;
-        match version(conn, &dial.options).await? {
-            None | Some(VERSION) => install_now(conn, &dial.options, server).await,
-            Some(other) => Err(wrong_version(&dial.options, other)),
+        match found(conn, &dial.options).await? {
+            Found::Other(version) => Err(wrong_version(&dial.options, version)),
+            _ => install_now(conn, &dial.options, server).await,
         }
     })
     .await
@@ -122,7 +143,8 @@ async fn look(conn: &mut Conn) -> Result<Server> {
         );
     }
     // MariaDB has known the other name only since 11.1.
-    Ok(Server { durable: flush == Some(1), isolation: if maria { "tx_isolation" } else { "transaction_isolation" } })
+    let isolation = if maria { "tx_isolation" } else { "transaction_isolation" };
+    Ok(Server { durable: flush == Some(1), isolation, replaces: maria })
 }
 
 async fn one(conn: &mut Conn, text: &str) -> Result<Row> {
@@ -131,16 +153,26 @@ async fn one(conn: &mut Conn, text: &str) -> Result<Row> {
     rows.into_iter().next().ok_or_else(|| odd("nothing"))
 }
 
-/// The layout that is there; `None` when there is none, or it was never finished.
-async fn version(conn: &mut Conn, options: &Options) -> Result<Option<i64>> {
+/// What is there.
+async fn found(conn: &mut Conn, options: &Options) -> Result<Found> {
     let mut rows = Vec::new();
-    let asked = run(conn, &format!("SELECT version FROM `{}layout`", options.prefix), &mut rows).await;
+    // All columns: the first tables had none for the revision.
+    let asked = run(conn, &format!("SELECT * FROM `{}layout`", options.prefix), &mut rows).await;
     match asked {
-        Err(mysql_async::Error::Server(error)) if error.code == 1146 => Ok(None),
+        Err(mysql_async::Error::Server(error)) if error.code == 1146 => return Ok(Found::Nothing),
         // Without any permission on the table, it cannot be told whether it is there.
-        Err(mysql_async::Error::Server(error)) if error.code == 1142 => Err(refused(options, error.into())),
-        Err(error) => Err(map_err(error)),
-        Ok(()) => rows.first().map_or(Ok(None), |row| number(row, 0)),
+        Err(mysql_async::Error::Server(error)) if error.code == 1142 => {
+            return Err(refused(options, NOT_THERE, error.into()));
+        }
+        asked => asked.map_err(map_err)?,
+    }
+    let Some(row) = rows.first() else { return Ok(Found::Nothing) };
+    let column = |name: &str| row.columns_ref().iter().position(|column| column.name_str() == name);
+    let number_of = |name: &str| column(name).map_or(Ok(None), |i| number(row, i));
+    match (number_of("version")?, number_of("revision")?) {
+        (Some(VERSION), Some(revision)) if revision >= REVISION => Ok(Found::Current),
+        (Some(VERSION), revision) => Ok(Found::Older { column: revision.is_some() }),
+        (other, _) => Ok(Found::Other(other.unwrap_or(0))),
     }
 }
 
@@ -154,10 +186,13 @@ fn wrong_version(options: &Options, found: i64) -> Error {
     Error::new(ErrorKind::Foreign, text).in_store("mysql")
 }
 
-fn refused(options: &Options, error: mysql_async::Error) -> Error {
+const NOT_THERE: &str = "has no locks that this login can see, and it may not make them";
+const TOO_OLD: &str = "has procedures of an older version, and this login may not replace them";
+
+fn refused(options: &Options, what: &str, error: mysql_async::Error) -> Error {
     let text = format!(
-        "database '{}' has no locks that this login can see, and it may not make them; run `lockkeeper store init URL` \
-         once with a login that may, then grant this one what the store's page says",
+        "database '{}' {what}; run `lockkeeper store init URL` once with a login that may, then grant this one what the \
+         store's page says",
         options.database
     );
     let mapped = map_err(error);
@@ -172,20 +207,19 @@ async fn install_now(conn: &mut Conn, options: &Options, server: Server) -> Resu
     if number(&got, 0)? != Some(1) {
         return Err(Error::unavailable("somebody else has been making the tables for too long").in_store("mysql"));
     }
-    // Somebody else may have been first, and be using it by now: what is finished is not taken away, even for a moment.
-    let finished = version(conn, options).await?.is_some();
+    // Somebody else may have been first, and be using it by now: what is finished is not taken away, even for a moment,
+    // unless it is older.
+    let found = found(conn, options).await?;
     let shed = match &options.shedlock {
         Some(table) => Some(shedlock(conn, options, table).await?),
         None => None,
     };
-    for text in texts(options, server, shed.as_ref()) {
-        if finished && text.starts_with("DROP") {
-            continue;
-        }
+    for text in texts(options, server, shed.as_ref(), found) {
         match conn.query_drop(text).await {
-            Err(mysql_async::Error::Server(error)) if finished && error.code == EXISTS => {}
+            Err(mysql_async::Error::Server(error)) if found == Found::Current && error.code == EXISTS => {}
             Err(mysql_async::Error::Server(error)) if matches!(error.code, 1142 | 1044 | 1370 | 1227 | 1419) => {
-                return Err(refused(options, error.into()));
+                let what = if matches!(found, Found::Older { .. }) { TOO_OLD } else { NOT_THERE };
+                return Err(refused(options, what, error.into()));
             }
             done => done.map_err(map_err)?,
         }
@@ -230,17 +264,28 @@ struct Shed {
     collation: String,
 }
 
-/// Every statement that makes the layout, in order; the last one says that it is finished.
-fn texts(options: &Options, server: Server, shed: Option<&Shed>) -> Vec<String> {
+/// Every statement that makes the layout where this was found, in order; the last one says that it is finished.
+fn texts(options: &Options, server: Server, shed: Option<&Shed>, found: Found) -> Vec<String> {
     let p = &options.prefix;
     let fill = |text: &str| fill(text, p).replace("{isolation}", server.isolation);
     let mut all: Vec<String> = TABLES.split("@@").map(fill).collect();
+    if found == (Found::Older { column: false }) {
+        all.push(format!("ALTER TABLE `{p}layout` ADD COLUMN revision INT NOT NULL DEFAULT 0"));
+    }
     for (name, text) in [("step", step(shed)), ("enter", ENTER.to_owned()), ("get_lock", SESSION.to_owned())] {
-        all.push(format!("DROP PROCEDURE IF EXISTS `{p}{name}`"));
-        all.push(fill(&text));
+        let make = fill(&text);
+        if found != Found::Current && server.replaces {
+            all.push(make.replacen("CREATE PROCEDURE", "CREATE OR REPLACE PROCEDURE", 1));
+            continue;
+        }
+        if found != Found::Current {
+            all.push(format!("DROP PROCEDURE IF EXISTS `{p}{name}`"));
+        }
+        all.push(make);
     }
     all.push(format!(
-        "INSERT INTO `{p}layout` (id, version) VALUES (1, {VERSION}) ON DUPLICATE KEY UPDATE version = {VERSION}"
+        "INSERT INTO `{p}layout` (id, version, revision) VALUES (1, {VERSION}, {REVISION}) \
+         ON DUPLICATE KEY UPDATE version = {VERSION}, revision = GREATEST(revision, {REVISION})"
     ));
     all
 }
@@ -289,12 +334,35 @@ mod tests {
         };
         for pairs in [&[][..], &[("layout".to_owned(), "shedlock".to_owned())]] {
             let options = Options::parse("//h/d", pairs).unwrap();
-            let server = Server { durable: true, isolation: "tx_isolation" };
-            for text in texts(&options, server, options.shedlock.is_some().then_some(&shed)) {
+            let server = Server { durable: true, isolation: "tx_isolation", replaces: false };
+            let shed = options.shedlock.is_some().then_some(&shed);
+            for text in texts(&options, server, shed, Found::Nothing) {
                 let text = text.replace("@@global.", "").replace("@@session.", "");
                 assert!(!text.contains(['{', '}', '@']), "{text}");
                 assert!(options.shedlock.is_some() || !text.contains("v_until"), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_in_use_is_never_taken_away() {
+        let options = Options::parse("//h/d", &[]).unwrap();
+        let count = |found, replaces, word: &str| {
+            let server = Server { durable: true, isolation: "tx_isolation", replaces };
+            texts(&options, server, None, found).iter().filter(|text| text.contains(word)).count()
+        };
+        let older = Found::Older { column: true };
+        for (found, replaces, drops, replaced) in [
+            (Found::Nothing, false, 3, 0),
+            (Found::Current, false, 0, 0),
+            (Found::Current, true, 0, 0),
+            (older, true, 0, 3),
+            // MySQL has no other way.
+            (older, false, 3, 0),
+        ] {
+            assert_eq!(count(found, replaces, "DROP"), drops, "{found:?}");
+            assert_eq!(count(found, replaces, "OR REPLACE"), replaced, "{found:?}");
+        }
+        assert_eq!(count(Found::Older { column: false }, true, "ALTER TABLE"), 1);
     }
 }

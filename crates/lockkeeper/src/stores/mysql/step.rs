@@ -1,6 +1,6 @@
 //! The text of calls to our procedures, and what they answer.
 
-use super::lines::Step;
+use super::lines::{Step, Told};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
@@ -22,7 +22,7 @@ pub(super) enum Op {
     Release,
 }
 
-/// The call for one claim.
+/// The call for one claim, without the plain statement that may do.
 pub(super) fn claim(prefix: &str, shed: bool, op: Op, claim: &Claim, keeper: HolderId) -> Step {
     let (letter, arg) = match op {
         Op::Acquire => ('a', claim.stamp.as_micros()),
@@ -50,7 +50,7 @@ pub(super) fn claim(prefix: &str, shed: bool, op: Op, claim: &Claim, keeper: Hol
         text.push_str("NULL,NULL,NULL");
     }
     finish(&mut text, shed, &claim.name, &claim.note.host);
-    Step { name: claim.name.clone(), text }
+    Step { name: claim.name.clone(), quick: None, text }
 }
 
 /// The call that breaks the grant with `token`.
@@ -59,7 +59,7 @@ pub(super) fn break_lock(prefix: &str, shed: bool, name: &LockName, token: Token
     hex(&mut text, name.as_bytes());
     let _ = write!(text, ",NULL,0,0,0,0,{token},NULL,NULL,NULL,NULL");
     finish(&mut text, shed, name, "");
-    Step { name: name.clone(), text }
+    Step { name: name.clone(), quick: None, text }
 }
 
 /// A call that only forgets what has ended.
@@ -68,7 +68,13 @@ pub(super) fn sweep(prefix: &str, shed: bool, name: &LockName) -> Step {
     hex(&mut text, name.as_bytes());
     text.push_str(",NULL,0,0,0,0,0,NULL,NULL,NULL,NULL");
     finish(&mut text, shed, name, "");
-    Step { name: name.clone(), text }
+    Step { name: name.clone(), quick: None, text }
+}
+
+/// A renewal of a name that cannot be: nothing is there, and nothing comes of it.
+pub(super) fn probe(prefix: &str, shed: bool) -> String {
+    let tail = if shed { ",'',''" } else { "" };
+    format!("CALL `{prefix}step`('n','',NULL,0,0,0,0,0,NULL,NULL,NULL,NULL{tail})")
 }
 
 fn finish(text: &mut String, shed: bool, name: &LockName, host: &str) {
@@ -110,7 +116,15 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn read(row: &Row) -> Result<Self> {
+    /// What was told of a claim with this TTL.
+    pub(super) fn of(told: &Told, ttl: Duration) -> Result<Self> {
+        let row = match told {
+            Told::Row(row) => row,
+            Told::Quick(token) => {
+                let (token, lease) = (i64::try_from(*token).ok(), i64::try_from(micros(ttl)).ok());
+                return Ok(Self { code: 1, token, lease, place: None, since: None, note: None });
+            }
+        };
         Ok(Self {
             code: number(row, 0)?.ok_or_else(|| odd("no code"))?,
             token: number(row, 1)?,

@@ -81,7 +81,8 @@ fn from_driver(error: &tokio_postgres::Error) -> Error {
     }
 }
 
-/// Whether a connection that gave this answer should be replaced: it is broken, or its server is no primary any more.
+/// Whether a connection that gave this answer should be replaced: it is broken, or its server is no primary any more. One
+/// whose statement was cancelled or timed out is as good as before.
 pub(super) fn is_fatal(error: &tokio_postgres::Error) -> bool {
     match error.code() {
         None => true,
@@ -89,7 +90,7 @@ pub(super) fn is_fatal(error: &tokio_postgres::Error) -> bool {
             *code == SqlState::READ_ONLY_SQL_TRANSACTION
                 // What a statement was prepared for has changed.
                 || *code == SqlState::FEATURE_NOT_SUPPORTED
-                || matches!(code.code().get(..2), Some("08" | "57"))
+                || matches!(code.code().get(..2), Some("08" | "57")) && *code != SqlState::QUERY_CANCELED
         }
     }
 }

@@ -3,6 +3,7 @@
 //! many locks quick; a lone call finds a free connection and goes out by itself, on its caller's own task.
 
 use super::connect::{Line, Links, current};
+use super::quick::Busy;
 use super::statements::{self, Op};
 use super::values::{Answer, odd};
 use crate::error::{Error, Result};
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
+use tokio_postgres::Row;
 
 /// The most claims that are gathered into one statement: bounds the time it takes and the rows it keeps locked.
 const GATHER: usize = 500;
@@ -28,6 +30,7 @@ pub(super) struct Lanes(Arc<Shared>);
 struct Shared {
     links: Links,
     keeper: HolderId,
+    busy: Busy,
     lanes: Mutex<HashMap<Id, Arc<Lane>>>,
 }
 
@@ -107,7 +110,7 @@ impl Queue {
 
 impl Lanes {
     pub(super) fn new(links: Links, keeper: HolderId) -> Self {
-        Self(Arc::new(Shared { links, keeper, lanes: Mutex::default() }))
+        Self(Arc::new(Shared { links, keeper, busy: Busy::default(), lanes: Mutex::default() }))
     }
 
     pub(super) fn links(&self) -> &Links {
@@ -241,18 +244,39 @@ impl Shared {
             Ok(Err(error)) => return all(error),
             Err(_) => return all(Error::unavailable("the server could not be reached in time").in_store("postgres")),
         };
-        let mut using =
-            Using { links: &self.links, line: &line, began: Instant::now(), patience: limit.mul_f64(0.8), done: false };
-        let sent = tokio::time::timeout(limit, statements::send(&self.links, &line, op, claims, self.keeper)).await;
+        let mut using = Using::new(&self.links, &line, limit);
+        let sent = tokio::time::timeout(limit, self.send(&line, op, claims)).await;
         using.done = sent.is_ok();
         drop(using);
-        let rows = match sent {
-            Ok(Ok(rows)) => rows,
-            Ok(Err(error)) => return all(error),
-            Err(_) => return all(late()),
-        };
-        match (claims, rows.as_slice()) {
-            ([_], [row]) => vec![Answer::read(row)],
+        match sent {
+            Ok(Ok(answers)) => answers,
+            Ok(Err(error)) => all(error),
+            Err(_) => all(late()),
+        }
+    }
+
+    /// A plain statement where that may be enough, else the function.
+    async fn send(&self, line: &Line, op: Op, claims: &[Claim]) -> Result<Vec<Result<Answer>>> {
+        let plain = self.busy.worth(op, claims);
+        if let Some(claim) = plain {
+            if let Some(answer) = statements::try_quick(&self.links, line, op, claim).await? {
+                return Ok(vec![Ok(answer)]);
+            }
+            self.busy.note(&claim.name, true);
+        }
+        let rows = statements::send(&self.links, line, op, claims, self.keeper).await?;
+        Ok(self.read(op, claims, &rows))
+    }
+
+    fn read(&self, op: Op, claims: &[Claim], rows: &[Row]) -> Vec<Result<Answer>> {
+        match (claims, rows) {
+            ([claim], [row]) => {
+                let answer = Answer::read(row);
+                if op == Op::Acquire && matches!(&answer, Ok(answer) if answer.code == 1) {
+                    self.busy.note(&claim.name, false);
+                }
+                vec![answer]
+            }
             _ => {
                 let read = rows.iter().filter_map(|row| Answer::read(row).ok()).map(|answer| (answer.holder, answer));
                 let read: HashMap<HolderId, Answer> = read.collect();
@@ -271,12 +295,18 @@ fn late() -> Error {
 }
 
 /// A statement under way: one that ends without an answer, after most of its time, condemns its connection.
-struct Using<'a> {
+pub(super) struct Using<'a> {
     links: &'a Links,
     line: &'a Line,
     began: Instant,
     patience: Duration,
-    done: bool,
+    pub(super) done: bool,
+}
+
+impl<'a> Using<'a> {
+    pub(super) fn new(links: &'a Links, line: &'a Line, limit: Duration) -> Self {
+        Self { links, line, began: Instant::now(), patience: limit.mul_f64(0.8), done: false }
+    }
 }
 
 impl Drop for Using<'_> {

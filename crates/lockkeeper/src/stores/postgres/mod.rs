@@ -21,6 +21,7 @@ mod events;
 mod lanes;
 mod list;
 mod options;
+mod quick;
 mod schema;
 pub mod shedlock;
 mod socket;
@@ -109,7 +110,11 @@ impl PostgresStore {
         let text = text.replace("{s}", &links.options().schema).replace("{now}", schema::NOW);
         let asked = async {
             let (line, _turn) = self.lanes.alone().await?;
-            line.client.query_typed(&text, params).await.map_err(|e| statements::failed(links, &line, e))
+            // Others would wait behind a statement that is not answered.
+            let mut using = lanes::Using::new(links, &line, ASK_LIMIT);
+            let answered = line.client.query_typed(&text, params).await;
+            using.done = true;
+            answered.map_err(|e| statements::failed(links, &line, e))
         };
         let late = |_| Error::unavailable("the server did not answer in time").in_store("postgres");
         tokio::time::timeout(ASK_LIMIT, asked).await.map_err(late)?

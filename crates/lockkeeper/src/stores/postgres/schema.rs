@@ -8,8 +8,12 @@ use std::time::Duration;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-/// The layout this code reads and writes.
+/// The layout this code reads and writes: raised when tables change, or what functions are given and answer.
 pub(super) const VERSION: i32 = 1;
+
+/// Which edition of the functions and views this code brings along: raised with every change inside them. An older one
+/// is replaced; a newer one serves as well.
+pub(super) const REVISION: i32 = 2;
 
 /// The oldest server with all that the functions use.
 const OLDEST: i32 = 120_000;
@@ -22,7 +26,10 @@ pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000):
 
 /// How long a step waits for a row that somebody keeps locked. Whoever asked is gone by then, and a server process that
 /// waits for ever would be one connection less for all.
-const PATIENCE: &str = "SET lock_timeout = '5s'";
+pub(super) const PATIENCE: &str = "SET lock_timeout = '5s'";
+
+/// How long making everything waits for a lock: not longer than whoever asked, since others wait behind it.
+const INSTALL_PATIENCE: &str = "15s";
 
 /// How long finding out and making everything may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -39,25 +46,57 @@ const TEXTS: &str = concat!(
     include_str!("sql/shedlock.sql"),
 );
 
-/// What makes everything, in one transaction, unless somebody else was first.
+/// What makes everything, in one transaction, unless somebody else was first; and what replaces older functions.
 fn install(schema: &str) -> String {
-    let texts = TEXTS
-        .replace("{s}", schema)
-        .replace("{version}", &VERSION.to_string())
-        .replace("{now}", NOW)
-        .replace("{patience}", PATIENCE)
-        .replace("{last}", "9007199254740991");
+    let fill = |text: &str| {
+        text.replace("{s}", schema)
+            .replace("{version}", &VERSION.to_string())
+            .replace("{revision}", &REVISION.to_string())
+            .replace("{now}", NOW)
+            .replace("{patience}", PATIENCE)
+            .replace("{last}", "9007199254740991")
+    };
+    let (texts, replaced) = (fill(TEXTS), fill(&replacing()));
     format!(
         "DO $do$ BEGIN
-    PERFORM pg_advisory_xact_lock({INSTALLING});
+    PERFORM set_config('lock_timeout', '{INSTALL_PATIENCE}', true), pg_advisory_xact_lock({INSTALLING});
     IF to_regclass('{schema}.layout') IS NULL THEN
         IF to_regnamespace('{schema}') IS NULL THEN EXECUTE 'CREATE SCHEMA {schema}'; END IF;
         EXECUTE $install$
 {texts}
 $install$;
+    ELSIF EXISTS (SELECT FROM {schema}.layout l WHERE version = {VERSION} AND {FOUND} < {REVISION}) THEN
+        IF NOT EXISTS (SELECT FROM {schema}.layout l WHERE to_jsonb(l) ? 'revision') THEN
+            EXECUTE 'ALTER TABLE {schema}.layout ADD COLUMN revision integer NOT NULL DEFAULT 0';
+        END IF;
+        EXECUTE $replace$
+{replaced}
+$replace$;
     END IF;
 END $do$"
     )
+}
+
+/// The revision in a row `l` of `layout`; the first tables had no column for it.
+const FOUND: &str = "coalesce((to_jsonb(l) ->> 'revision')::integer, 0)";
+
+/// Functions and views again, in place of those that are there; who may use them stays the same. Tables and types are the
+/// layout's.
+fn replacing() -> String {
+    let mut text = String::from("\n");
+    // Bodies are indented: only whole statements begin a line so.
+    let mut kept = false;
+    for line in TEXTS.lines() {
+        if line.starts_with("CREATE ") || line.starts_with("INSERT ") {
+            kept = line.starts_with("CREATE FUNCTION ") || line.starts_with("CREATE VIEW ");
+        }
+        if kept {
+            text.push_str(&line.replacen("CREATE ", "CREATE OR REPLACE ", usize::from(line.starts_with("CREATE "))));
+            text.push('\n');
+        }
+    }
+    text.push_str("UPDATE {s}.layout SET revision = {revision};");
+    text
 }
 
 /// What the server said of itself.
@@ -91,10 +130,17 @@ async fn check_now(links: &Links) -> Result<Server> {
     if field::<&str>(row, 4)? != "read committed" {
         return Err(super::error::wrong_isolation().in_store("postgres"));
     }
-    if !field::<bool>(row, 3)? {
-        install_now(&line.client, schema).await?;
+    let (there, mut older) = (field::<bool>(row, 3)?, false);
+    if there {
+        older = check_version(&line.client, schema).await?;
     }
-    check_version(&line.client, schema).await?;
+    if !there || older {
+        install_now(&line.client, schema, there).await?;
+        check_version(&line.client, schema).await?;
+    }
+    // Most calls need no function. That it is missing, or not ours to call, must not come out when one does.
+    let probe = format!("SELECT * FROM {schema}.renew('{{}}', '{{}}', '{{}}', '{{}}', '{{}}', NULL)");
+    line.client.query_typed(&probe, &[]).await.map_err(map_err)?;
     let durable = field::<&str>(row, 1)? != "off" && field::<&str>(row, 2)? == "on";
     if !durable {
         tracing::warn!(
@@ -106,29 +152,33 @@ async fn check_now(links: &Links) -> Result<Server> {
     Ok(Server { durable })
 }
 
-async fn install_now(client: &Client, schema: &str) -> Result<()> {
+async fn install_now(client: &Client, schema: &str, there: bool) -> Result<()> {
     client.batch_execute(&install(schema)).await.map_err(|error| {
         let refused = error.code().is_some_and(|code| code.code() == "42501");
         let error = map_err(error);
         if !refused {
             return error;
         }
-        let text = format!(
-            "schema '{schema}' has no locks yet, and this role may not make it; \
-             run `lockkeeper store init URL` once as a role that may"
-        );
+        let what = if there {
+            "has functions of an older version, and this role may not replace them"
+        } else {
+            "has no locks yet, and this role may not make it"
+        };
+        let text = format!("schema '{schema}' {what}; run `lockkeeper store init URL` once as a role that may");
         Error::new(ErrorKind::Denied, text).with_source(error).in_store("postgres")
     })
 }
 
-async fn check_version(client: &Client, schema: &str) -> Result<()> {
-    let rows = client.query_typed(&format!("SELECT version FROM {schema}.layout"), &[]).await.map_err(map_err)?;
-    let version: i32 = match rows.first() {
-        Some(row) => field(row, 0)?,
-        None => 0,
+/// Whether the functions are older than ours; an error for a layout that is another.
+async fn check_version(client: &Client, schema: &str) -> Result<bool> {
+    let ask = format!("SELECT version, {FOUND} FROM {schema}.layout l");
+    let rows = client.query_typed(&ask, &[]).await.map_err(map_err)?;
+    let (version, revision): (i32, i32) = match rows.first() {
+        Some(row) => (field(row, 0)?, field(row, 1)?),
+        None => (0, 0),
     };
     match version {
-        VERSION => Ok(()),
+        VERSION => Ok(revision < REVISION),
         newer if newer > VERSION => Err(Error::unsupported(format!(
             "schema '{schema}' has layout {newer}, and this build knows layouts up to {VERSION}; upgrade it"
         ))),
@@ -148,9 +198,23 @@ mod tests {
     fn nothing_is_left_to_fill_in() {
         let text = install("locks");
         assert!(!text.contains("{s}") && !text.contains("{now}") && !text.contains("{last}"));
-        assert!(!text.contains("{patience}"));
-        assert!(text.contains("INSERT INTO locks.layout VALUES (1, 0)"));
+        assert!(!text.contains("{patience}") && !text.contains("{version}") && !text.contains("{revision}"));
+        assert!(text.contains("INSERT INTO locks.layout VALUES (1, 0, 2)"));
         // What is quoted with these must not contain them.
-        assert_eq!((text.matches("$do$").count(), text.matches("$install$").count()), (2, 2));
+        for quote in ["$do$", "$install$", "$replace$"] {
+            assert_eq!(text.matches(quote).count(), 2, "{quote}");
+        }
+    }
+
+    #[test]
+    fn only_functions_and_views_are_replaced() {
+        let (all, again) = (TEXTS.matches("\nCREATE FUNCTION ").count(), replacing());
+        // The very first line of the texts is a comment.
+        assert_eq!(again.matches("\nCREATE OR REPLACE FUNCTION ").count(), all);
+        assert_eq!(again.matches("\nCREATE OR REPLACE VIEW ").count(), TEXTS.matches("\nCREATE VIEW ").count());
+        assert!(
+            !again.contains("CREATE TABLE") && !again.contains("CREATE TYPE") && !again.contains("CREATE FUNCTION")
+        );
+        assert_eq!(again.matches("$f$").count(), TEXTS.matches("$f$").count());
     }
 }

@@ -3,7 +3,8 @@
 
 use super::connect::{Line, Links};
 use super::error::{is_fatal, is_pooling, map_err};
-use super::values::Id;
+use super::quick::{self, Quick};
+use super::values::{Answer, Id};
 use crate::error::{Error, Result};
 use crate::store::{Claim, Mode};
 use crate::token::HolderId;
@@ -68,6 +69,7 @@ pub(super) struct Statements {
     acquire: OnceCell<Statement>,
     renew: OnceCell<Statement>,
     release: OnceCell<Statement>,
+    pub(super) quick: Quick,
 }
 
 impl Statements {
@@ -102,6 +104,21 @@ pub(super) async fn send(links: &Links, line: &Line, op: Op, claims: &[Claim], k
     let labels: Vec<&[u8]> = claims.iter().map(|c| c.note.label.as_bytes()).collect();
     call(links, line, op, &[&names, &holders, &modes, &ttls, &queues, &lives, &stamps, &keeper, &hosts, &pids, &labels])
         .await
+}
+
+/// The plain statement of one claim, where connections are sessions; `None`: the function has to be called.
+pub(super) async fn try_quick(links: &Links, line: &Line, op: Op, claim: &Claim) -> Result<Option<Answer>> {
+    if !links.is_session(line.direct) {
+        return Ok(None);
+    }
+    match quick::run(line, &links.options().schema, op, claim).await {
+        // The server has not begun it.
+        Err(error) if is_pooling(&error) => {
+            links.found_pooler();
+            Ok(None)
+        }
+        answered => answered.map_err(|error| failed(links, line, error)),
+    }
 }
 
 async fn call(links: &Links, line: &Line, op: Op, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {

@@ -56,10 +56,12 @@ CREATE TABLE IF NOT EXISTS `{p}register` (
     KEY used (used)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4
 @@
--- What is here, and up to which name unused rows were last removed. Written last: without it, nothing counts.
+-- What is here, and up to which name unused rows were last removed. Written last: without it, nothing counts. `version` is
+-- that of the tables, `revision` that of the procedures.
 CREATE TABLE IF NOT EXISTS `{p}layout` (
     id TINYINT NOT NULL PRIMARY KEY,
     version INT NOT NULL,
+    revision INT NOT NULL DEFAULT 0,
     cleaned BIGINT NOT NULL DEFAULT 0,
     reached VARBINARY(512) NOT NULL DEFAULT ''
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4

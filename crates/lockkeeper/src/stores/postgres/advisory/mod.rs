@@ -5,9 +5,9 @@
 //! held, from a row of the name: `max(last + 1, server clock in µs)`. A release is the unlock alone, and its answer is
 //! looked at.
 //!
-//! **Time.** The server ends locks with their session: at once when the process ends, after about ten seconds of silence
-//! on the wire, and (PostgreSQL 14 or newer) two seconds after the longest TTL when nobody renews. A renewal is one round
-//! trip for all. When the connection is lost, everything it held is lost at once.
+//! **Time.** The server ends locks with their session: at once when the process ends, and a few seconds after the longest
+//! TTL when nothing is heard of it: because packets are lost or, PostgreSQL 14 or newer, because nobody renews. Never
+//! before, since holders count on their TTL. A renewal is one round trip for all. When the connection is lost, everything it held is lost at once.
 //!
 //! **Layout.** The number comes from the name by a [`KeyRule`]; the tables `advisory` and
 //! `advisory_shared` keep tokens and who it is, and the view `advisory_holders` joins them with `pg_locks`.

@@ -26,10 +26,16 @@ const FAREWELL: Duration = Duration::from_millis(200);
 /// How much longer than the longest TTL the server keeps a session that says nothing.
 const SPARE: Duration = Duration::from_secs(2);
 
-/// How the server finds a peer that is gone without a word: after 5 s of silence it asks, three times, 2 s apart. A row
-/// lock that somebody holds for long must not keep renewals waiting; what is noted here need not be on disk.
-const SETTINGS: &str = "SET synchronous_commit = off; SET lock_timeout = '2s'; SET tcp_keepalives_idle = 5; \
-    SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; SET tcp_user_timeout = 10000";
+/// A row lock that somebody holds for long must not keep renewals waiting; what is noted here need not be on disk. How the
+/// server finds a peer that is gone without a word: see [`Session::last`].
+const SETTINGS: &str = "SET synchronous_commit = off; SET lock_timeout = '2s'; SET tcp_keepalives_interval = 2; \
+    SET tcp_keepalives_count = 3";
+
+/// The shortest silence after which the server looks whether its peer is still there.
+const LEAST_SILENCE: Duration = Duration::from_secs(5);
+
+/// The longest that the system's keep-alive can wait, in seconds.
+const MOST_IDLE: u64 = 32_767;
 
 /// How many refused keys are remembered.
 const MOST_BUSY: usize = 1000;
@@ -55,8 +61,10 @@ pub(super) struct Session {
     _watch: oneshot::Sender<()>,
     id: HolderId,
     pid: i32,
-    /// Whether the server can end a session that says nothing (14 or newer), and after how long it does now.
-    idle: Option<Duration>,
+    /// Whether the server can end a session that says nothing although its peer is there (14 or newer).
+    ends_idle: bool,
+    /// How long the session may say nothing now; zero: for ever.
+    silence: Duration,
     take: Statement,
     free: Statement,
     quick: Quick,
@@ -104,8 +112,8 @@ impl Session {
         if field::<i32>(row, 2)? != pid {
             return Err(pooler());
         }
-        let idle = (field::<i32>(row, 1)? >= 140_000).then_some(Duration::ZERO);
-        if idle.is_some() {
+        let ends_idle = field::<i32>(row, 1)? >= 140_000;
+        if ends_idle {
             client.batch_execute("SET idle_session_timeout = 0").await.map_err(map_err)?;
         }
         let lists = [
@@ -127,7 +135,8 @@ impl Session {
             _watch: watch,
             id,
             pid,
-            idle,
+            ends_idle,
+            silence: Duration::ZERO,
             take,
             free,
             quick: Quick::default(),
@@ -158,25 +167,34 @@ impl Session {
 
     /// Whether the server is told to end the session when it says nothing for a while.
     pub(super) fn is_limited(&self) -> bool {
-        self.idle.is_some_and(|idle| !idle.is_zero())
+        !self.silence.is_zero()
     }
 
     /// Lets the session last `ttl` without a word from us, at least; `None`: for ever.
+    ///
+    /// Never shorter than the lease that a holder counts on: a server that hears nothing, also because packets are lost,
+    /// would let others in while the holder believes that it holds.
     pub(super) async fn last(&mut self, ttl: Option<Duration>) -> Result<(), Fault> {
         let wanted = ttl.map_or(Duration::ZERO, |ttl| ttl + SPARE);
-        match self.idle {
-            Some(now) if ttl.is_none() && !now.is_zero() || wanted > now => {}
-            _ => return Ok(()),
-        }
-        // More than the setting can hold is no limit.
-        let wanted = if wanted.as_millis() > i32::MAX as u128 { Duration::ZERO } else { wanted };
-        if Some(wanted) == self.idle {
+        let change = if ttl.is_none() { self.is_limited() } else { wanted > self.silence };
+        if !change {
             return Ok(());
         }
-        let text = "SELECT set_config('idle_session_timeout', $1, false)";
-        let millis = wanted.as_millis().to_string();
-        self.bounded(self.client.query_typed(text, &[(&millis, Type::TEXT)])).await?;
-        self.idle = Some(wanted);
+        // More than a setting can hold is no limit.
+        let millis = i32::try_from(wanted.as_millis()).unwrap_or(0).to_string();
+        let heard = wanted.max(LEAST_SILENCE);
+        let unacknowledged = i32::try_from(heard.as_millis()).unwrap_or(i32::MAX).to_string();
+        let asked_after = heard.as_secs().min(MOST_IDLE).to_string();
+        let text = "SELECT set_config('tcp_user_timeout', $1, false), set_config('tcp_keepalives_idle', $2, false), \
+                    CASE WHEN $3 THEN set_config('idle_session_timeout', $4, false) END";
+        let params: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&unacknowledged, Type::TEXT),
+            (&asked_after, Type::TEXT),
+            (&self.ends_idle, Type::BOOL),
+            (&millis, Type::TEXT),
+        ];
+        self.bounded(self.client.query_typed(text, &params)).await?;
+        self.silence = wanted;
         Ok(())
     }
 
@@ -296,16 +314,11 @@ impl Session {
     async fn bounded<T>(&self, asked: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Fault> {
         match tokio::time::timeout(PATIENCE, asked).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) if self.client.is_closed() || is_over(&error) => Err(Fault::Over(map_err(error))),
+            Ok(Err(error)) if self.client.is_closed() || is_fatal(&error) => Err(Fault::Over(map_err(error))),
             Ok(Err(error)) => Err(Fault::Refused(map_err(error))),
             Err(_) => Err(Fault::Over(late())),
         }
     }
-}
-
-/// A statement that was cancelled or timed out ends no session.
-fn is_over(error: &tokio_postgres::Error) -> bool {
-    is_fatal(error) && error.code().is_none_or(|code| code.code() != "57014")
 }
 
 /// A lock to take or to give back.

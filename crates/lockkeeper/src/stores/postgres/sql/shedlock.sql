@@ -45,7 +45,7 @@ END $f$;
 
 CREATE FUNCTION {s}.shed_acquire(my_tbl text, my_key text, my_name bytea, me uuid, my_ttl bigint, my_by text,
     my_host bytea, my_pid bigint, my_label bytea)
-RETURNS {s}.answer LANGUAGE plpgsql AS $f$
+RETURNS {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     r record;
     at bigint;
@@ -81,7 +81,7 @@ BEGIN
 END $f$;
 
 CREATE FUNCTION {s}.shed_renew(my_tbl text, my_key text, me uuid, my_ttl bigint)
-RETURNS {s}.answer LANGUAGE plpgsql AS $f$
+RETURNS {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     r record;
     a {s}.answer;
@@ -101,7 +101,7 @@ BEGIN
 END $f$;
 
 CREATE FUNCTION {s}.shed_release(my_tbl text, my_key text, me uuid, tomb bigint)
-RETURNS {s}.answer LANGUAGE plpgsql AS $f$
+RETURNS {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     r record;
     a {s}.answer;
@@ -119,7 +119,8 @@ BEGIN
     RETURN a;
 END $f$;
 
-CREATE FUNCTION {s}.shed_break(my_tbl text, my_key text, my_token bigint) RETURNS bigint LANGUAGE plpgsql AS $f$
+CREATE FUNCTION {s}.shed_break(my_tbl text, my_key text, my_token bigint)
+RETURNS bigint LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     r record;
     above bigint;

@@ -1,7 +1,8 @@
 -- Times are microseconds: since 1970 for moments, plain for durations. A mode is 0 for Exclusive, -1 for Shared, and the
 -- limit for Permits. Names and notes are bytes, since they may be any; the views make them readable.
-CREATE TABLE {s}.layout (version integer NOT NULL, cleaned bigint NOT NULL);
-INSERT INTO {s}.layout VALUES ({version}, 0);
+-- `version` is that of the tables, `revision` that of the functions; `cleaned` is when unused rows were last removed.
+CREATE TABLE {s}.layout (version integer NOT NULL, cleaned bigint NOT NULL, revision integer NOT NULL DEFAULT 0);
+INSERT INTO {s}.layout VALUES ({version}, 0, {revision});
 
 -- A name: the last token drawn, how many rows of `claim` it has, and its Exclusive holder if there is one. `keeper`,
 -- `stamp` and `lease` are set while a grant was handed over and has not been picked up.
