@@ -97,8 +97,8 @@ pub(super) fn keep(claim: &Claim) -> Option<Quick> {
 fn take_known(p: &str, claim: &Claim) -> String {
     let Columns { name, holder, ttl, host, pid, label } = Columns::new(claim);
     format!(
-        "UPDATE `{p}lock` SET since = {BEGAN}, token = LAST_INSERT_ID(GREATEST(token + 1, since)), holder = {holder}, \
-         expires = since + {ttl}, ttl = {ttl}, host = {host}, pid = {pid}, label = {label} \
+        "UPDATE `{p}lock` SET since = {BEGAN}, token = LAST_INSERT_ID(GREATEST(token + 1, {BEGAN})), holder = {holder}, \
+         expires = {BEGAN} + {ttl}, ttl = {ttl}, host = {host}, pid = {pid}, label = {label} \
          WHERE name = {name} AND holder IS NULL AND others = 0 AND token < {}",
         Token::MAX
     )
