@@ -4,6 +4,7 @@
 mod certificates;
 mod consul;
 mod etcd;
+mod gate;
 mod mariadb;
 mod postgres;
 mod process;
@@ -17,6 +18,7 @@ mod zookeeper;
 pub use certificates::{Certificates, certificates};
 pub use consul::{CONSUL_MANAGEMENT, ConsulServer};
 pub use etcd::{EtcdCluster, EtcdServer};
+pub use gate::Gate;
 pub use mariadb::MariaDbServer;
 pub use postgres::{PgBouncer, PgPair, PostgresServer};
 pub use process::{Ended, Proc};

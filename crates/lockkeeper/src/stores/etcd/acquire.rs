@@ -1,10 +1,13 @@
 //! Taking a lock, or a place in its line; and the claim that asks again.
 
-use super::core::{ASK_LIMIT, Core, Lease, News, Seat, Watch, limit};
+use super::core::{ASK_LIMIT, Core, News, Watch, limit};
 use super::error::Fault;
 use super::keys::{self, Entry, Keys, note_text, token};
+use super::lease::Lease;
 use super::line::{self, COUNTED, Line, few, reads};
 use super::proto::{Compare, KeyValue, Op, Range, Txn};
+use super::seats::Seat;
+use crate::clock::system_now;
 use crate::error::{Error, Result};
 use crate::store::{Attempt, Claim, Held, LossReason, Mode};
 use crate::token::Token;
@@ -42,7 +45,7 @@ impl Core {
         let mut first = true;
         loop {
             let known = self.seat(claim.holder);
-            if known.as_ref().is_some_and(|seat| seat.releasing || seat.lost.is_some()) {
+            if known.as_ref().is_some_and(|seat| seat.releasing.is_some() || seat.lost.is_some()) {
                 return Ok(Attempt::Cancelled);
             }
             if let Some(seat) = known.as_ref().filter(|seat| seat.created.is_some()) {
@@ -50,7 +53,10 @@ impl Core {
             }
             let lease = match known {
                 Some(seat) if !seat.lease.has_ended() => seat.lease,
-                _ => self.lease_for(claim.ttl).await?,
+                _ => match self.ready_lease(claim.ttl, system_now()) {
+                    Some(lease) => lease,
+                    None => Box::pin(self.lease_for(claim.ttl)).await?,
+                },
             };
             let Some(seat) = self.sit(claim, &keys, &lease) else { return Ok(Attempt::Cancelled) };
             let asked = match claim.mode {
@@ -67,6 +73,10 @@ impl Core {
                 Ok(Asked::Leftover(created)) if first => {
                     first = false;
                     self.answered(claim, false);
+                    // Only while the claim has its seat does nobody else have its key.
+                    if self.seat(claim.holder).is_none_or(|now| now.key != seat.key) {
+                        return Ok(Attempt::Cancelled);
+                    }
                     self.clear(&seat.key, created, limit(claim.ttl)).await?;
                     continue;
                 }
@@ -86,8 +96,10 @@ impl Core {
     }
 
     async fn settle(&self, claim: &Claim, keys: &Keys, lease: &Arc<Lease>, asked: Asked) -> Result<Attempt> {
-        self.answered(claim, matches!(asked, Asked::Refused(_)));
+        let wanted = self.answered(claim, matches!(asked, Asked::Refused(_)));
         Ok(match asked {
+            // Its release came first, and this answer late.
+            Asked::Holds(_) | Asked::Waits(_) if !wanted => Attempt::Cancelled,
             Asked::Holds(token) => Attempt::Granted(lease.grant(token, claim)),
             Asked::Waits(held) | Asked::Refused(held) => Attempt::Held(held),
             Asked::Over(_) | Asked::Leftover(_) => {
@@ -105,14 +117,16 @@ impl Core {
     }
 
     /// One acquire has been answered; with `over` the claim has nothing at the server, unless another is still under way.
-    fn answered(&self, claim: &Claim, over: bool) {
+    /// Whether somebody still wants it.
+    fn answered(&self, claim: &Claim, over: bool) -> bool {
         let left = self.edit(claim.holder, |seat| {
             seat.unanswered = seat.unanswered.saturating_sub(1);
-            seat.unanswered
+            (seat.unanswered, seat.releasing.is_none())
         });
-        if over && left == Some(0) {
+        if over && matches!(left, Some((0, _))) {
             self.stand_up(claim.holder);
         }
+        left.is_some_and(|(_, wanted)| wanted)
     }
 
     /// Takes a free lock, or a place in line, in one transaction that writes nothing when refused.
@@ -365,7 +379,8 @@ impl Core {
             return Ok(reason(&tomb));
         }
         let left = self.rpc.lease_left(lease.id, false, ASK_LIMIT).await.map_err(Error::from)?;
-        if left.ttl > 0 {
+        // Less than a second left counts as 0; a lease that is over, as -1.
+        if left.ttl >= 0 {
             return Ok(LossReason::Gone);
         }
         self.lease_ended(lease);

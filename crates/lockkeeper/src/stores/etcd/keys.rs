@@ -245,6 +245,11 @@ pub(super) fn note_text(claim: &Claim) -> Vec<u8> {
     format!("lk1:{holder}:{}:{}:{host}:{label}", clock::wall_micros(), note.pid).into_bytes()
 }
 
+/// Between which values the notes of a holder's claims lie.
+pub(super) fn notes_of(holder: HolderId) -> [Vec<u8>; 2] {
+    [":", ";"].map(|end| format!("lk1:{}{end}", holder.to_hex()).into_bytes())
+}
+
 fn parse_note(text: &str) -> Option<(HolderId, (Note, u64))> {
     let mut fields = text.strip_prefix("lk1:")?.splitn(5, ':');
     let holder = HolderId::from_hex(fields.next()?)?;
@@ -350,6 +355,11 @@ mod tests {
         assert!(text.is_ascii(), "{text:?}");
         let (holder, (read, _)) = parse_note(std::str::from_utf8(&text).unwrap()).unwrap();
         assert_eq!((holder, read), (HolderId::from_u128(9), note));
+        let between = |holder| {
+            let [low, high] = notes_of(HolderId::from_u128(holder));
+            low < text && text < high
+        };
+        assert_eq!([8, 9, 10].map(between), [false, true, false]);
         for bad in ["", "lk1:1:x:%zz:y", &String::from_utf8_lossy(&text[..40])] {
             assert_eq!(parse_note(bad), None, "{bad}");
         }

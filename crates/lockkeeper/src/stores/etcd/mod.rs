@@ -17,17 +17,21 @@
 //! **Guarantee**: `Consensus`.
 
 mod acquire;
+mod care;
 mod core;
 mod error;
 mod events;
 mod keys;
+mod lease;
 mod line;
+mod link;
 mod options;
 mod people;
 mod proto;
 mod registers;
 mod renew;
 mod rpc;
+mod seats;
 mod sweep;
 
 use self::core::{ASK_LIMIT, Core};
@@ -82,8 +86,10 @@ impl EtcdStore {
 /// The shortest lease the server grants, in seconds: it depends on its election timeout, and only a grant tells.
 async fn shortest_lease(rpc: &Rpc) -> Result<u64> {
     let mut last = Error::unavailable("the URL names no member");
-    for _ in &rpc.options().members {
-        match rpc.lease_grant(1, ASK_LIMIT).await {
+    for left in (0..rpc.options().members.len()).rev() {
+        // A member that keeps silent is left for the next one; the last one may take its time.
+        let limit = if left == 0 { ASK_LIMIT } else { ASK_LIMIT / 3 };
+        match rpc.lease_grant(1, limit).await {
             // It ends by itself.
             Ok(granted) => return Ok(u64::try_from(granted.ttl).unwrap_or(1).max(1)),
             Err(fault) => {
@@ -124,6 +130,8 @@ impl Store for EtcdStore {
             push: true,
             runtime: Runtime::Tokio,
             ttl_floor: Duration::from_secs(self.core.floor),
+            // A new leader begins every lease anew.
+            ttl_factor: 2,
             // The server looks for ended leases twice a second, and an election can fall in between.
             hand_over_slack: Duration::from_secs(5),
             ..StoreInfo::new("etcd", Guarantee::Consensus)

@@ -113,7 +113,16 @@ impl Core {
             then.push(Op::put(keys::tomb(entry.lease, holder), BROKEN, entry.lease));
         }
         let compare = vec![Compare::modified(&entry.key, entry.modified)];
-        match self.rpc.txn(Txn { compare, then, otherwise: Vec::new() }, ASK_LIMIT).await {
+        let mut txn = Txn { compare, then, otherwise: Vec::new() };
+        let broken = match self.rpc.txn(txn.clone(), ASK_LIMIT).await {
+            Err(Fault::Full) => {
+                // Nothing can be written; without the tombstone the holder is told that its key is gone.
+                txn.then.truncate(1);
+                self.rpc.txn(txn, ASK_LIMIT).await
+            }
+            broken => broken,
+        };
+        match broken {
             // The revision of the break itself lies above the holder's and below the next one's.
             Ok(answer) if answer.succeeded => keys::token(answer.revision()).map(Break::Broken),
             Ok(_) | Err(Fault::NoLease) => Ok(Break::NotHeld),

@@ -1,10 +1,12 @@
 //! Keeping claims, and ending them.
 
 use super::acquire::{Asked, RELEASED};
-use super::core::{Before, Core, Lease, News, Seat, Watch, limit};
+use super::core::{Before, Core, News, Watch, limit};
 use super::error::Fault;
 use super::keys::{self, Entry};
+use super::lease::Lease;
 use super::proto::{Compare, Op, Range, Txn};
+use super::seats::Seat;
 use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};
 use futures_util::future::join_all;
@@ -53,11 +55,11 @@ impl Core {
     /// All held claims of one lease.
     async fn keep(&self, claims: &[Claim], seats: &[(usize, Seat)]) -> Vec<(usize, Result<Renewal>)> {
         let Some((_, Seat { lease, .. })) = seats.first() else { return Vec::new() };
-        let own = seats.iter().map(|(_, seat)| (seat.key.clone(), seat.created.unwrap_or(0))).collect();
+        let own: Vec<_> = seats.iter().map(|(_, seat)| (seat.key.clone(), seat.created.unwrap_or(0))).collect();
         // The earliest stamp: the keep-alive was sent after every one of them.
         let stamp = seats.iter().map(|(at, _)| claims[*at].stamp).min().unwrap_or_default();
         let ttl = seats.iter().map(|(at, _)| claims[*at].ttl).min().unwrap_or_default();
-        let kept = self.keep_alive(lease, stamp, own, limit(ttl)).await;
+        let kept = self.keep_alive(lease, stamp, &own, limit(ttl)).await;
         let answer = |(n, (at, seat)): (usize, &(usize, Seat))| {
             let (at, seat, kept, lease) = (*at, seat.clone(), kept.clone(), lease.clone());
             async move {
@@ -85,7 +87,7 @@ impl Core {
         let stamp = claims.iter().map(|claim| claim.stamp).min().unwrap_or_default();
         if stamp.since(seat.lease.acked()) >= seat.lease.ttl / 6 {
             // A failure changes nothing yet: the next one comes soon.
-            let _ = self.keep_alive(&seat.lease, stamp, Vec::new(), limit(seat.lease.ttl)).await;
+            let _ = self.keep_alive(&seat.lease, stamp, &[], limit(seat.lease.ttl)).await;
         }
     }
 
@@ -168,11 +170,15 @@ impl Core {
     async fn end(&self, claim: &Claim, seat: &Seat, late: bool) -> Result<bool, Fault> {
         let Seat { lease, key, created, .. } = seat;
         let lease: &Arc<Lease> = lease;
-        let own = created.map_or_else(|| Compare::present(key), |created| Compare::created(key, created));
+        // Keys are used again, and this may arrive late: without a revision to compare, the key must be the holder's own.
+        let own = match created {
+            Some(created) => vec![Compare::created(key, *created)],
+            None => Compare::value_between(key, keys::notes_of(claim.holder)).into(),
+        };
         let tomb = late.then(|| Op::put(keys::tomb(lease.id, claim.holder), RELEASED, lease.id));
         let mut then = vec![Op::delete(&key[..])];
         then.extend(tomb.clone());
-        let txn = Txn { compare: vec![own], then, otherwise: tomb.into_iter().collect() };
+        let txn = Txn { compare: own, then, otherwise: tomb.into_iter().collect() };
         Ok(self.rpc.txn(txn, limit(claim.ttl)).await?.succeeded)
     }
 }
