@@ -177,3 +177,31 @@ async fn watches_outlive_the_login_they_began_with() {
     }
     ear.abort();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_in_line_whose_lease_was_revoked_is_over_even_if_its_turn_has_come() {
+    let server = EtcdServer::new();
+    let (a, b) = (EtcdStore::connect(&server.url()).await.unwrap(), EtcdStore::connect(&server.url()).await.unwrap());
+    for ask_anew in [false, true] {
+        let (mut held, mut next) = (claim("x", LONG), claim("x", LONG));
+        assert!(matches!(ask(&a, &mut held).await, Attempt::Granted(_)));
+        next.queue = true;
+        assert!(matches!(ask(&b, &mut next).await, Attempt::Held(_)));
+        let keys = server.ctl(&["get", "x/", "--prefix", "--keys-only", "--sort-by", "CREATE"]);
+        let last = keys.lines().rfind(|line| !line.is_empty()).expect("its key");
+        let lease = last.strip_prefix("x/").and_then(|rest| rest.split('-').next()).expect("a lease");
+        server.ctl(&["lease", "revoke", lease]);
+        assert_eq!(release(&a, &held).await, Release::Released);
+        // Its turn has come, and nobody has told it anything.
+        if ask_anew {
+            assert_eq!(ask(&b, &mut next).await, Attempt::Cancelled);
+        } else {
+            assert_eq!(renew(&b, &next).await, Renewal::Lost(LossReason::Gone));
+        }
+        assert!(matches!(renew(&b, &next).await, Renewal::Lost(_)));
+        // The next claim has another lease.
+        let mut anew = claim("x", LONG);
+        assert!(matches!(ask(&b, &mut anew).await, Attempt::Granted(_)));
+        assert_eq!(release(&b, &anew).await, Release::Released);
+    }
+}

@@ -131,67 +131,72 @@ impl Core {
 
     /// Takes a free lock, or a place in line, in one transaction that writes nothing when refused.
     async fn ask(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Asked, Fault> {
-        let (own, lease) = (&seat.key, seat.lease.id);
-        let tomb = keys::tomb(lease, claim.holder);
-        let mut free = match claim.mode {
-            Mode::Shared => {
-                let mut free: Vec<_> =
-                    keys.but_shared().iter().map(|[from, end]| Compare::empty([from, end])).collect();
-                free.push(Compare::absent(own));
-                free
-            }
-            _ => vec![Compare::empty(keys.all())],
+        if seat.unanswered == 1
+            && let Some(asked) = self.ask_first(claim, keys, seat).await?
+        {
+            return Ok(asked);
+        }
+        let own = &seat.key;
+        let tomb = keys::tomb(seat.lease.id, claim.holder);
+        let mut compare = free(claim.mode, keys, own);
+        compare.push(Compare::absent(&tomb));
+        let put = Op::put(&own[..], note_text(claim), seat.lease.id);
+        let otherwise = if claim.queue {
+            let mut then = vec![put.clone()];
+            then.extend(reads(keys, claim.mode, own, &tomb, 0));
+            let compare = vec![Compare::absent(own), Compare::absent(&tomb)];
+            vec![Txn { compare, then, otherwise: few(keys, own, &tomb) }.into()]
+        } else {
+            few(keys, own, &tomb)
         };
-        free.push(Compare::absent(&tomb));
-        let put = Op::put(&own[..], note_text(claim), lease);
-        // What comes after the put travels to every member and is needed only by those who are refused: as little as can
-        // be for a claim that asks for the first time.
-        let again = seat.unanswered > 1;
-        let otherwise = match (claim.queue, again) {
-            (false, false) => vec![line::first(keys)],
-            (true, false) => {
-                let mut then = vec![put.clone()];
-                then.extend(line::joining(keys, claim.mode));
-                let compare = vec![Compare::absent(own), Compare::absent(&tomb)];
-                vec![Txn { compare, then, otherwise: vec![Range::one(&own[..]).into()] }.into()]
-            }
-            (false, true) => few(keys, own, &tomb),
-            (true, true) => {
-                let mut then = vec![put.clone()];
-                then.extend(reads(keys, claim.mode, own, &tomb, 0));
-                let compare = vec![Compare::absent(own), Compare::absent(&tomb)];
-                vec![Txn { compare, then, otherwise: few(keys, own, &tomb) }.into()]
-            }
-        };
-        let mut answer = self.rpc.txn(Txn { compare: free, then: vec![put], otherwise }, limit(claim.ttl)).await?;
+        let mut answer = self.rpc.txn(Txn { compare, then: vec![put], otherwise }, limit(claim.ttl)).await?;
         let revision = answer.revision();
         if answer.succeeded {
             return self.holds(claim, revision, revision);
         }
         let nested = answer.nested();
         let queued = nested.as_ref().is_some_and(|nested| nested.succeeded);
-        let found = nested.unwrap_or(answer).ranges();
-        if again {
-            let line = Line::read(keys, revision, found);
-            return Ok(match (queued, &line.tomb, &line.own) {
-                (true, ..) => self.waits(claim, keys, own, revision, &line),
-                (_, Some(tomb), _) => Asked::Over(reason(tomb)),
-                (_, _, Some(own)) => known(claim, own),
-                _ => Asked::Refused(line.held(None)),
-            });
-        }
-        let line = Line::joined(keys, revision, found);
-        if !queued && let Some(own) = line.first_is(own) {
-            return Ok(known(claim, own));
-        }
-        Ok(match (queued, line.is_plain()) {
-            (true, true) => self.waits(claim, keys, own, revision, &line),
-            // Its place among readers or permits takes a second look.
-            (true, false) => Asked::Known(revision),
-            // With nobody there only a tombstone can have been in the way.
-            (false, _) if claim.queue || line.is_empty() => Asked::Over(LossReason::Released),
-            (false, _) => Asked::Refused(line.held(None)),
+        let line = Line::read(keys, revision, nested.unwrap_or(answer).ranges());
+        Ok(match (queued, &line.tomb, &line.own) {
+            (true, ..) => self.waits(claim, keys, own, revision, &line),
+            (_, Some(_), _) => Asked::Over(LossReason::Broken),
+            (_, _, Some(own)) => known(claim, own),
+            _ => Asked::Refused(line.held(None)),
         })
+    }
+
+    /// What a claim asks first, as short as can be: it goes to the log of every member. `None` when its own key is there
+    /// already, which takes a closer look.
+    async fn ask_first(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Option<Asked>, Fault> {
+        let own = &seat.key;
+        let put = Op::put(&own[..], note_text(claim), seat.lease.id);
+        let joins = claim.queue && claim.mode == Mode::Exclusive;
+        let txn = if joins {
+            // Whoever is first then holds.
+            Txn { compare: vec![Compare::absent(own)], then: vec![put, line::first(keys)], otherwise: Vec::new() }
+        } else {
+            let otherwise = if claim.queue {
+                let (compare, then) = (vec![Compare::absent(own)], vec![put.clone()]);
+                vec![Txn { compare, then, otherwise: Vec::new() }.into()]
+            } else {
+                vec![line::first(keys)]
+            };
+            Txn { compare: free(claim.mode, keys, own), then: vec![put], otherwise }
+        };
+        let mut answer = self.rpc.txn(txn, limit(claim.ttl)).await?;
+        let (succeeded, revision) = (answer.succeeded, answer.revision());
+        let queued = answer.nested().is_some_and(|nested| nested.succeeded);
+        let first = answer.ranges().next().and_then(|range| range.kvs.into_iter().next());
+        let first = first.map(|kv| Entry::read(keys, kv));
+        let is_own = first.as_ref().is_some_and(|first| first.key == *own);
+        match (succeeded, first) {
+            (true, _) if !joins || is_own => self.holds(claim, revision, revision).map(Some),
+            // In line; where, takes a second look.
+            (true, _) => Ok(Some(Asked::Known(revision))),
+            (false, _) if queued => Ok(Some(Asked::Known(revision))),
+            (false, Some(first)) if !is_own => Ok(Some(Asked::Refused(first.held(None)))),
+            (false, _) => Ok(None),
+        }
     }
 
     /// The same for a permit: whether there is room is counted here, and holds if nobody has come since.
@@ -214,8 +219,8 @@ impl Core {
                 return Ok(self.waits(claim, keys, own, revision, &line));
             }
             line = Line::read(keys, revision, answer.ranges());
-            if let Some(tomb) = &line.tomb {
-                return Ok(Asked::Over(reason(tomb)));
+            if line.tomb.is_some() {
+                return Ok(Asked::Over(LossReason::Broken));
             }
             if let Some(own) = &line.own {
                 return Ok(known(claim, own));
@@ -279,12 +284,12 @@ impl Core {
                 let compare = vec![Compare::created(own, created), Compare::created(before, *since)];
                 (Step::Glance, Txn { compare, then: Vec::new(), otherwise })
             }
-            (_, Mode::Exclusive) => {
+            (_, Mode::Exclusive) if seat.held.is_some() => {
                 let mut compare = mine.clone();
                 compare.push(Compare::none_before(keys.all(), created));
                 (Step::Take, Txn { compare, then: vec![put.clone()], otherwise })
             }
-            // Who is in the way of the other modes is decided here.
+            // Who is in the way of the other modes is decided here; and who has just come is most likely not first.
             _ => (Step::Read, Txn { then: otherwise, ..Txn::default() }),
         };
         let answer = match self.rpc.txn(txn, limit(claim.ttl)).await {
@@ -368,15 +373,15 @@ impl Core {
 
     fn why(&self, seat: &Seat, tomb: Option<&KeyValue>) -> Asked {
         let ended = seat.lease.has_ended().then_some(LossReason::SessionEnded);
-        Asked::Over(ended.or(tomb.map(reason)).unwrap_or(LossReason::Gone))
+        Asked::Over(ended.or(tomb.map(|_| LossReason::Broken)).unwrap_or(LossReason::Gone))
     }
 
     /// Why a key that should be there is not: its lease has ended, it was broken, or somebody deleted it.
     pub(super) async fn why_gone(&self, claim_tomb: &[u8], lease: &Arc<Lease>) -> Result<LossReason> {
         let then = vec![Range::one(claim_tomb).into()];
         let read = self.rpc.txn(Txn { then, ..Txn::default() }, ASK_LIMIT).await.map_err(Error::from)?;
-        if let Some(tomb) = read.ranges().next().and_then(|range| range.kvs.into_iter().next()) {
-            return Ok(reason(&tomb));
+        if read.ranges().next().is_some_and(|range| !range.kvs.is_empty()) {
+            return Ok(LossReason::Broken);
         }
         let left = self.rpc.lease_left(lease.id, false, ASK_LIMIT).await.map_err(Error::from)?;
         // Less than a second left counts as 0; a lease that is over, as -1.
@@ -396,9 +401,12 @@ fn known(claim: &Claim, own: &Entry) -> Asked {
 /// The value of a tombstone that an operator's break leaves.
 pub(super) const BROKEN: &[u8] = b"broken";
 
-/// The value of one that a release leaves.
-pub(super) const RELEASED: &[u8] = b"released";
-
-pub(super) fn reason(tomb: &KeyValue) -> LossReason {
-    if tomb.value == BROKEN { LossReason::Broken } else { LossReason::Released }
+/// That nobody is in the way of one more of this mode.
+fn free(mode: Mode, keys: &Keys, own: &[u8]) -> Vec<Compare> {
+    if mode != Mode::Shared {
+        return vec![Compare::empty(keys.all())];
+    }
+    let mut free: Vec<_> = keys.but_shared().iter().map(|[from, end]| Compare::empty([from, end])).collect();
+    free.push(Compare::absent(own));
+    free
 }

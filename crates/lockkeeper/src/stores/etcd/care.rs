@@ -1,7 +1,7 @@
 //! What `next_event` does for leases: keeps them for the next claim, sees that their end is noticed, gives back those that
 //! nobody wants, and sweeps leftovers.
 
-use super::core::{ASK_LIMIT, Core, REMEMBERED};
+use super::core::{ASK_LIMIT, Core};
 use super::error::Fault;
 use super::events::{Done, Events};
 use super::lease::Lease;
@@ -19,8 +19,12 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// How often claims that ended long ago are looked for.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
 
-/// For how long an acquire that was given up may still arrive: its tombstone waits for it.
-const LATEST: Duration = Duration::from_secs(60);
+/// When leftovers are first looked for after a call went unanswered, and how often then.
+const SOON: Duration = Duration::from_millis(250);
+const OFTEN: Duration = Duration::from_secs(2);
+
+/// How long a tombstone says that its claim was broken.
+const TOMB_LIFE: Duration = Duration::from_secs(120);
 
 /// The longest pause before the end of a lease is tried to be watched again.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
@@ -60,10 +64,18 @@ impl Kept {
             tombs.into_iter().map(|key| (seen.remove(&key).unwrap_or(now), key)).map(|(at, key)| (key, at)).collect();
     }
 
+    /// When leftovers are looked for next.
+    fn sweep_at(&self, doubted: Option<Stamp>) -> Stamp {
+        match doubted {
+            None => self.swept.after(SWEEP_EVERY),
+            Some(at) if self.swept < at.after(SOON) => at.max(self.swept).after(SOON),
+            Some(_) => self.swept.after(OFTEN.min(self.lease.ttl / 6)),
+        }
+    }
+
     /// Tombstones that nobody can need any more.
     fn old_tombs(&self, now: Stamp) -> Vec<Vec<u8>> {
-        let life = self.lease.ttl.min(LATEST) + REMEMBERED;
-        self.tombs.iter().filter(|(_, seen)| now.since(**seen) > life).map(|(key, _)| key.clone()).collect()
+        self.tombs.iter().filter(|(_, seen)| now.since(**seen) > TOMB_LIFE).map(|(key, _)| key.clone()).collect()
     }
 }
 
@@ -106,7 +118,7 @@ impl Events {
         let ended = self.leases.extract_if(|_, kept| kept.lease.has_ended());
         let watches: Vec<i64> = ended.filter_map(|(_, kept)| kept.arm.watch()).collect();
         watches.into_iter().for_each(|watch| self.cancel(watch));
-        let (open, doubt) = (self.is_open(), core.in_doubt());
+        let (open, doubted) = (self.is_open(), core.doubted(now));
         let mut next = SWEEP_EVERY.min(self.forget_at.since(now));
         for kept in self.leases.values_mut() {
             let (lease, core) = (kept.lease.clone(), core.clone());
@@ -115,7 +127,7 @@ impl Events {
                     kept.arm = Arm::UnderWay;
                     let (lease, core) = (lease.clone(), core.clone());
                     self.jobs.push(Box::pin(async move {
-                        let armed = core.put_session(&lease).await;
+                        let armed = core.put_session(&lease, ASK_LIMIT).await;
                         Done::Armed(lease, armed)
                     }));
                 }
@@ -126,11 +138,11 @@ impl Events {
                 continue;
             }
             let due = lease.acked().after(lease.ttl / 4);
-            let sweep = if doubt { (lease.ttl / 6).min(Duration::from_secs(2)) } else { SWEEP_EVERY };
+            let sweep = kept.sweep_at(doubted);
             if now >= due {
                 kept.busy = true;
                 self.jobs.push(Box::pin(keep(core, lease, now)));
-            } else if now >= kept.swept.after(sweep) {
+            } else if now >= sweep {
                 kept.swept = now;
                 let old = kept.old_tombs(now);
                 self.jobs.push(Box::pin(async move {
@@ -141,7 +153,7 @@ impl Events {
                     }
                 }));
             } else {
-                next = next.min(due.since(now)).min(kept.swept.after(sweep).since(now));
+                next = next.min(due.since(now)).min(sweep.since(now));
             }
         }
         next.max(Duration::from_millis(20))

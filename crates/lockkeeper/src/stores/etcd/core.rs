@@ -38,6 +38,8 @@ pub(super) enum News {
     Watch(Watch),
     /// Nothing of a claim is to be watched any more.
     Forget(HolderId),
+    /// Something may have been left over.
+    Doubt,
 }
 
 #[derive(Debug)]
@@ -74,10 +76,10 @@ pub(super) struct Core {
     pub(super) leases: Mutex<HashMap<u64, Arc<Lease>>>,
     pub(super) granting: tokio::sync::Mutex<()>,
     pub(super) seats: Mutex<Seats>,
-    /// Claims that were released before their acquire had begun, and when. Locked after `seats`.
+    /// Claims that were released while an acquire of theirs may still be under way, and when. Locked after `seats`.
     pub(super) cancelled: Mutex<HashMap<HolderId, Stamp>>,
     news: mpsc::UnboundedSender<News>,
-    doubt_until: AtomicU64,
+    doubted: AtomicU64,
     pub(super) fence_lease: FenceLease,
 }
 
@@ -94,8 +96,8 @@ pub(super) fn limit(ttl: Duration) -> Duration {
 impl Core {
     pub(super) fn new(rpc: Rpc, floor: u64, news: mpsc::UnboundedSender<News>) -> Self {
         let (leases, seats, cancelled) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (granting, doubt_until) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
-        Self { rpc, floor, leases, granting, seats, cancelled, news, doubt_until, fence_lease: FenceLease::default() }
+        let (granting, doubted) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
+        Self { rpc, floor, leases, granting, seats, cancelled, news, doubted, fence_lease: FenceLease::default() }
     }
 
     pub(super) fn keys(&self, name: &LockName) -> Result<Keys> {
@@ -107,12 +109,15 @@ impl Core {
         let _ = self.news.send(news);
     }
 
-    /// A call came back without an answer: whatever it made is looked for later.
+    /// A call came back without an answer: whatever it made is looked for soon.
     pub(super) fn doubt(&self) {
-        self.doubt_until.fetch_max(system_now().after(DOUBT).as_micros(), Ordering::Relaxed);
+        self.doubted.fetch_max(system_now().as_micros(), Ordering::Relaxed);
+        self.tell(News::Doubt);
     }
 
-    pub(super) fn in_doubt(&self) -> bool {
-        system_now().as_micros() < self.doubt_until.load(Ordering::Relaxed)
+    /// When that was last the case, if not long ago.
+    pub(super) fn doubted(&self, now: Stamp) -> Option<Stamp> {
+        let doubted = Stamp::from_micros(self.doubted.load(Ordering::Relaxed));
+        (now.since(doubted) < DOUBT).then_some(doubted)
     }
 }

@@ -154,6 +154,7 @@ impl Events {
                 self.missed = true;
             }
             News::Watch(watch) => self.watch(watch),
+            News::Doubt => {}
             News::Forget(holder) => {
                 if let Some(Watched { own, before }) = self.claims.remove(&holder) {
                     [Some(own), before].into_iter().flatten().for_each(|id| self.cancel(id));

@@ -127,6 +127,16 @@ fn after(prefix: &[u8]) -> Vec<u8> {
     vec![0]
 }
 
+/// Whether a key is none of a lock.
+pub(super) fn is_ours(key: &[u8]) -> bool {
+    key.starts_with(OURS.as_bytes())
+}
+
+/// The first key after those.
+pub(super) fn after_ours() -> Vec<u8> {
+    after(OURS.as_bytes())
+}
+
 /// What lives as long as a lease does.
 pub(super) fn session(lease: i64) -> Vec<u8> {
     format!("{OURS}lease/{lease:x}/session").into_bytes()

@@ -103,6 +103,10 @@ impl Core {
             acked: AtomicU64::new(now.as_micros()),
             ended: AtomicBool::new(false),
         });
+        // A login that may not keep what goes with a lease is told so by its first claim.
+        if let Err(fault @ Fault::Refused(_)) = self.put_session(&lease, limit(ttl)).await {
+            return Err(fault.into());
+        }
         lock(&self.leases).insert(class, lease.clone());
         self.tell(News::Lease(lease.clone()));
         Ok(lease)

@@ -2,6 +2,7 @@
 //! that all of them share.
 
 use super::error::unreachable;
+use super::gathered::Dial;
 use super::options::Options;
 use crate::error::{Error, Result};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -181,7 +182,7 @@ async fn connect(members: &[Endpoint], first: usize) -> Result<(usize, Channel)>
     loop {
         let next = left.next();
         let more = next.is_some();
-        tries.extend(next.map(|member| async move { (member, members[member].connect().await) }));
+        tries.extend(next.map(|member| async move { (member, members[member].connect_with_connector(Dial).await) }));
         tokio::select! {
             tried = tries.next() => match tried {
                 Some((member, Ok(channel))) => return Ok((member, channel)),

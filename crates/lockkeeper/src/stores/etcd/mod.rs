@@ -21,6 +21,7 @@ mod care;
 mod core;
 mod error;
 mod events;
+mod gathered;
 mod keys;
 mod lease;
 mod line;

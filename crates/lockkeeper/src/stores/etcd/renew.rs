@@ -1,17 +1,15 @@
 //! Keeping claims, and ending them.
 
-use super::acquire::{Asked, RELEASED};
+use super::acquire::Asked;
 use super::core::{Before, Core, News, Watch, limit};
 use super::error::Fault;
 use super::keys::{self, Entry};
-use super::lease::Lease;
 use super::proto::{Compare, Op, Range, Txn};
 use super::seats::Seat;
 use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 impl Core {
     /// `renew` of the contract: one keep-alive for each lease, one look for each claim in line.
@@ -138,25 +136,17 @@ impl Core {
             self.stand_up(claim.holder);
             return Ok(Release::NotHeld);
         }
-        let late = claim.unsettled || seat.unanswered > 0;
-        let released = match self.end(claim, &seat, late).await {
-            // Nothing can be written, so nothing can arrive late either.
-            Err(Fault::Full) => self.end(claim, &seat, false).await,
-            released => released,
-        };
-        match released {
+        match self.end(claim, &seat).await {
             Ok(released) => {
                 self.stand_up(claim.holder);
-                if late {
-                    // The tombstone has to be cleared away.
+                if claim.unsettled || seat.unanswered > 0 {
+                    self.refuse(claim.holder);
+                }
+                // What may still arrive is swept.
+                if seat.unanswered > u32::from(released) {
                     self.doubt();
                 }
                 Ok(if released { Release::Released } else { Release::NotHeld })
-            }
-            Err(Fault::NoLease) => {
-                self.stand_up(claim.holder);
-                self.lease_ended(&seat.lease);
-                Ok(Release::NotHeld)
             }
             Err(fault) => {
                 self.doubt();
@@ -165,20 +155,15 @@ impl Core {
         }
     }
 
-    /// Deletes a claim's key if it is its own; with `late` leaves a tombstone, which lives no longer than the lease that an
-    /// acquire under way needs.
-    async fn end(&self, claim: &Claim, seat: &Seat, late: bool) -> Result<bool, Fault> {
-        let Seat { lease, key, created, .. } = seat;
-        let lease: &Arc<Lease> = lease;
+    /// Deletes a claim's key if it is its own.
+    async fn end(&self, claim: &Claim, seat: &Seat) -> Result<bool, Fault> {
+        let Seat { key, created, .. } = seat;
         // Keys are used again, and this may arrive late: without a revision to compare, the key must be the holder's own.
-        let own = match created {
+        let compare = match created {
             Some(created) => vec![Compare::created(key, *created)],
             None => Compare::value_between(key, keys::notes_of(claim.holder)).into(),
         };
-        let tomb = late.then(|| Op::put(keys::tomb(lease.id, claim.holder), RELEASED, lease.id));
-        let mut then = vec![Op::delete(&key[..])];
-        then.extend(tomb.clone());
-        let txn = Txn { compare: own, then, otherwise: tomb.into_iter().collect() };
+        let txn = Txn { compare, then: vec![Op::delete(&key[..])], otherwise: Vec::new() };
         Ok(self.rpc.txn(txn, limit(claim.ttl)).await?.succeeded)
     }
 }

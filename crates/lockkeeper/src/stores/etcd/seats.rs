@@ -123,12 +123,17 @@ impl Core {
             }
             None => {
                 if claim.unsettled {
-                    lock(&self.cancelled).insert(claim.holder, system_now());
+                    self.refuse(claim.holder);
                     self.doubt();
                 }
                 None
             }
         }
+    }
+
+    /// An acquire of a claim that was released is refused from now on.
+    pub(super) fn refuse(&self, holder: HolderId) {
+        lock(&self.cancelled).insert(holder, system_now());
     }
 
     /// Forgets claims that ended so long ago that nobody asks for them any more. What they left is swept.

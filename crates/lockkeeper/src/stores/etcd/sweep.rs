@@ -13,12 +13,12 @@ use std::time::Duration;
 
 impl Core {
     /// Puts the key whose end is the end of the lease; the revision up to which it is known to be there.
-    pub(super) async fn put_session(&self, lease: &Lease) -> Result<i64, Fault> {
+    pub(super) async fn put_session(&self, lease: &Lease, limit: Duration) -> Result<i64, Fault> {
         let key = keys::session(lease.id);
         let compare = vec![Compare::absent(&key)];
         let then = vec![Op::put(&key[..], "lk1", lease.id)];
         let otherwise = vec![Range::one(&key[..]).keys_only().into()];
-        Ok(self.rpc.txn(Txn { compare, then, otherwise }, ASK_LIMIT).await?.revision())
+        Ok(self.rpc.txn(Txn { compare, then, otherwise }, limit).await?.revision())
     }
 
     /// Deletes a key that was left over from an earlier claim.
