@@ -223,17 +223,30 @@ async fn a_frozen_member_is_left_before_a_short_lease_ends() {
     const SHORT: Duration = Duration::from_secs(3);
     let cluster = EtcdCluster::new();
     let frozen = (cluster.leader() + 1) % 3;
-    let mut guards = Vec::new();
+    let (mut guards, mut hurried) = (Vec::new(), Vec::new());
     // Keepers begin with a member by chance: some of these with the one that freezes.
     for i in 0..9 {
         let keeper = keeper(&cluster.url(), SHORT).await;
         guards.push(taken(&keeper, &format!("short-{i}")).await);
+        let keeper = self::keeper(&cluster.url(), LONG).await;
+        taken(&keeper, "warm").await.release().await.expect("released");
+        hurried.push(keeper);
     }
     cluster.members[frozen].pause();
+    // Callers who give up before a call is late find another member too.
+    let mut refused = 0;
+    for keeper in &hurried {
+        let lock = keeper.lock("free").wait(Duration::from_secs(1));
+        let mut tries = 0;
+        while lock.acquire().await.map(drop).is_err() && tries < 8 {
+            tries += 1;
+        }
+        refused += u32::from(tries == 8);
+    }
     tokio::time::sleep(SHORT * 3).await;
     let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
     cluster.members[frozen].resume();
-    assert_eq!(lost, 0, "of nine guards");
+    assert_eq!((lost, refused), (0, 0), "guards lost and callers refused, of nine each");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@
 //!   all that were ever in it. A claim's own is the key with its creation revision.
 //! - BASE is the name itself, or for a name with a `/`: `/` and the name with `/` and `%` percent-encoded. With native
 //!   names it is always the name.
-//! - `/lk/lease/LEASE/session` lives as long as a lease; `/lk/lease/LEASE/x-HOLDER` is a tombstone.
+//! - `/lk/lease/LEASE/session` lives as long as a lease; `/lk/lease/LEASE/x-HOLDER` says that a claim was broken.
 //! - `/lk/fence/KEY` and `/lk/value/KEY` are a register; KEY is percent-encoded.
 
 use crate::clock;

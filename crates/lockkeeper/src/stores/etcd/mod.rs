@@ -1,9 +1,9 @@
 //! Locks across machines, on an etcd cluster (3.4 or newer).
 //!
 //! **Algorithm.** A claim is a key on the keeper's lease; all keys of a lock in the order of their creation are its line,
-//! and those at the head who fit together hold. Taking a free lock is one transaction that compares the whole line with
-//! nothing and writes nothing when refused; a claim that waits joins the line in the same transaction, watches the key
-//! right before it and takes the lock when that is gone. Who came before can only become fewer, so a turn that has come
+//! and those at the head who fit together hold. Taking a free lock is one transaction; one that does not wait compares the
+//! whole line with nothing and writes nothing when refused, one that waits joins the line, watches the key right before
+//! it and takes the lock when that is gone. Who came before can only become fewer, so a turn that has come
 //! stays. The token is the revision at which ownership was proved: that of the key when the lock was free, that of the
 //! key written anew when the turn came. Nobody is granted by an event: after each, the line is read.
 //!

@@ -140,10 +140,8 @@ impl Core {
             Ok(released) => {
                 self.stand_up(claim.holder);
                 if claim.unsettled || seat.unanswered > 0 {
+                    // What may still arrive is refused here, or swept there.
                     self.refuse(claim.holder);
-                }
-                // What may still arrive is swept.
-                if seat.unanswered > u32::from(released) {
                     self.doubt();
                 }
                 Ok(if released { Release::Released } else { Release::NotHeld })

@@ -21,7 +21,7 @@ use tonic_prost::ProstCodec;
 /// After this long without an answer, or half of what a call may take, later calls go to another member.
 const DOUBT_AFTER: Duration = Duration::from_millis(1500);
 
-/// A call that its caller gave up after this long is a sign of a silent member too.
+/// But not before this; a call that its caller gave up after so long is a sign of a silent member too.
 const SILENCE: Duration = Duration::from_millis(300);
 
 /// The longest answer that is read: a line, or all keys of a lease.
@@ -122,7 +122,7 @@ impl Rpc {
         let began = Instant::now();
         let mut asking = Asking { links: &self.links, line, began, over: false };
         let mut call = pin!(call);
-        let mut timer = pin!(tokio::time::sleep_until(began + DOUBT_AFTER.min(limit / 2)));
+        let mut timer = pin!(tokio::time::sleep_until(began + DOUBT_AFTER.min(limit / 2).max(SILENCE).min(limit)));
         let mut slow = false;
         let answer = loop {
             tokio::select! {
