@@ -34,6 +34,7 @@ mod renew;
 mod rpc;
 mod seats;
 mod sweep;
+mod turn;
 
 use self::core::{ASK_LIMIT, Core};
 use crate::error::{Error, Result};
