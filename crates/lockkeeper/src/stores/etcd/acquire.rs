@@ -32,7 +32,7 @@ pub(super) enum Asked {
 }
 
 impl Core {
-    /// `try_acquire` of the contract, for one claim.
+    /// `try_acquire` of the contract, for one claim. What is rare is boxed: the rest is small enough to be made each time.
     pub(super) async fn acquire(&self, claim: &Claim) -> Result<Attempt> {
         let keys = self.keys(&claim.name)?;
         let mut first = true;
@@ -42,7 +42,7 @@ impl Core {
                 return Ok(Attempt::Cancelled);
             }
             if let Some(seat) = known.as_ref().filter(|seat| seat.created.is_some()) {
-                return self.ask_again(claim, &keys, seat).await;
+                return Box::pin(self.ask_again(claim, &keys, seat)).await;
             }
             let lease = match known {
                 Some(seat) if !seat.lease.has_ended() => seat.lease,
@@ -53,7 +53,7 @@ impl Core {
             };
             let Some(seat) = self.sit(claim, &keys, &lease) else { return Ok(Attempt::Cancelled) };
             let asked = match claim.mode {
-                Mode::Permit { .. } => self.ask_permit(claim, &keys, &seat).await,
+                Mode::Permit { .. } => Box::pin(self.ask_permit(claim, &keys, &seat)).await,
                 _ => self.ask(claim, &keys, &seat).await,
             };
             match asked {
@@ -70,7 +70,7 @@ impl Core {
                     if self.seat(claim.holder).is_none_or(|now| now.key != seat.key) {
                         return Ok(Attempt::Cancelled);
                     }
-                    self.clear(&seat.key, created, limit(claim.ttl)).await?;
+                    Box::pin(self.clear(&seat.key, created, limit(claim.ttl))).await?;
                     continue;
                 }
                 Err(fault) => {
@@ -102,7 +102,7 @@ impl Core {
             Asked::Known(created) => {
                 self.edit(claim.holder, |seat| seat.created = Some(created));
                 match self.seat(claim.holder) {
-                    Some(seat) => return self.ask_again(claim, keys, &seat).await,
+                    Some(seat) => return Box::pin(self.ask_again(claim, keys, &seat)).await,
                     None => Attempt::Cancelled,
                 }
             }
@@ -129,6 +129,11 @@ impl Core {
         {
             return Ok(asked);
         }
+        Box::pin(self.ask_closely(claim, keys, seat)).await
+    }
+
+    /// The same for a claim that may be there already.
+    async fn ask_closely(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Asked, Fault> {
         let own = &seat.key;
         let tomb = keys::tomb(seat.lease.id, claim.holder);
         let mut compare = free(claim.mode, keys, own);

@@ -8,8 +8,18 @@ use super::proto::{Compare, Op, Range, Txn};
 use super::seats::Seat;
 use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};
+use crate::token::HolderId;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
+
+/// A release under way, also when it is given up half-way.
+struct Leaving<'a>(&'a Core, HolderId);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.left(self.1);
+    }
+}
 
 impl Core {
     /// `renew` of the contract: one keep-alive for each lease, one look for each claim in line.
@@ -132,6 +142,7 @@ impl Core {
     /// `release` of the contract, for one claim.
     pub(super) async fn release(&self, claim: &Claim) -> Result<Release> {
         let Some(seat) = self.leave(claim) else { return Ok(Release::NotHeld) };
+        let _leaving = Leaving(self, claim.holder);
         if seat.lost.is_some() {
             self.stand_up(claim.holder);
             return Ok(Release::NotHeld);

@@ -30,8 +30,9 @@ pub(super) struct Seat {
     pub(super) watched: bool,
     /// How many of its acquires have not been answered.
     pub(super) unanswered: u32,
-    /// Since when a release has been asked for.
+    /// Since when a release has been asked for, and how many are under way.
     pub(super) releasing: Option<Stamp>,
+    leaving: u32,
     pub(super) lost: Option<(LossReason, Stamp)>,
 }
 
@@ -73,8 +74,14 @@ impl Seats {
 }
 
 impl Seat {
+    /// Whether somebody still has to do with its key: not when a release came back without an answer. To sweep what an
+    /// answer is still awaited for would make that answer wrong.
+    pub(super) fn is_taken(&self) -> bool {
+        self.releasing.is_none() || self.leaving > 0
+    }
+
     /// Whether its release was never answered, for so long that the engine does not repeat it any more.
-    pub(super) fn is_given_up(&self, now: Stamp) -> bool {
+    fn is_given_up(&self, now: Stamp) -> bool {
         let repeated = self.lease.ttl + self.lease.ttl / 50 + Duration::from_secs(1);
         self.releasing.is_some_and(|since| now.since(since) >= repeated)
     }
@@ -92,6 +99,7 @@ impl Seat {
             watched: false,
             unanswered: 0,
             releasing: None,
+            leaving: 0,
             lost: None,
         }
     }
@@ -113,12 +121,18 @@ impl Core {
         Some(seat.clone())
     }
 
+    /// A release is not under way any more.
+    pub(super) fn left(&self, holder: HolderId) {
+        self.edit(holder, |seat| seat.leaving = seat.leaving.saturating_sub(1));
+    }
+
     /// The seat of a claim that is to be released. Without one its acquire, if it still comes, is refused.
     pub(super) fn leave(&self, claim: &Claim) -> Option<Seat> {
         let mut seats = lock(&self.seats);
         match seats.by.get_mut(&claim.holder) {
             Some(seat) => {
                 seat.releasing.get_or_insert_with(system_now);
+                seat.leaving += 1;
                 Some(seat.clone())
             }
             None => {

@@ -5,7 +5,6 @@ use super::error::Fault;
 use super::keys;
 use super::lease::Lease;
 use super::proto::{Compare, Op, Range, Txn};
-use crate::clock::system_now;
 use crate::error::{Error, Result};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,14 +29,13 @@ impl Core {
 
     /// Deletes what hangs on a lease and belongs to no claim, and old tombstones; the tombstones that are left.
     ///
-    /// A claim takes its seat before its acquire is sent and keeps it until its release was answered or is not repeated any
-    /// more, so a key without a seat is a leftover: of such a release, or of an acquire that came after it.
+    /// A claim takes its seat before its acquire is sent and keeps it until its release has come back, so a key without a
+    /// seat is a leftover: of a release that was lost, or of an acquire that came after it.
     pub(super) async fn sweep(&self, lease: &Arc<Lease>, old: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         let listed = self.rpc.lease_left(lease.id, true, ASK_LIMIT).await.map_err(Error::from)?;
         let (keys, revision) = (listed.keys, listed.header.map_or(0, |header| header.revision));
-        let now = system_now();
         let owned: HashSet<Vec<u8>> =
-            lock(&self.seats).values().filter(|seat| !seat.is_given_up(now)).map(|seat| seat.key.clone()).collect();
+            lock(&self.seats).values().filter(|seat| seat.is_taken()).map(|seat| seat.key.clone()).collect();
         let session = keys::session(lease.id);
         let (tombs, claims): (Vec<_>, Vec<_>) =
             keys.into_iter().filter(|key| *key != session).partition(|key| keys::tomb_of(key).is_some());
