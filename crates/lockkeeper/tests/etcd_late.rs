@@ -23,6 +23,18 @@ async fn ask(store: &EtcdStore, claim: &mut Claim) -> Attempt {
     store.try_acquire(std::slice::from_ref(claim)).await.remove(0).expect("answered")
 }
 
+/// The same on a machine with much else to do: an outage is asked about again, a refusal is not.
+async fn ask_at_last(store: &EtcdStore, claim: &mut Claim) -> Attempt {
+    let end = Instant::now() + SOON;
+    loop {
+        claim.stamp = system_now();
+        match store.try_acquire(std::slice::from_ref(claim)).await.remove(0) {
+            Ok(attempt) => return attempt,
+            Err(error) => assert!(error.is_retryable() && Instant::now() < end, "{error:?}"),
+        }
+    }
+}
+
 async fn renew(store: &EtcdStore, claim: &Claim) -> Renewal {
     store.renew(std::slice::from_ref(claim)).await.remove(0).expect("answered")
 }
@@ -134,14 +146,14 @@ async fn a_login_that_ended_is_renewed_by_whatever_is_asked_next() {
     }
     server.ctl(&["auth", "enable"]);
     server.login("root:geheim");
-    let ttl = Duration::from_secs(6);
+    let ttl = Duration::from_secs(10);
     let store = EtcdStore::connect(&format!("etcd://root:geheim@127.0.0.1:{}", server.port())).await.unwrap();
     let mut held = claim("held", ttl);
-    assert!(matches!(ask(&store, &mut held).await, Attempt::Granted(_)));
+    assert!(matches!(ask_at_last(&store, &mut held).await, Attempt::Granted(_)));
     // Nothing polls the events, so nothing keeps the login or the lease; the lease has to be asked about again.
     tokio::time::sleep(ttl / 2 + Duration::from_millis(500)).await;
-    assert!(matches!(ask(&store, &mut claim("x", ttl)).await, Attempt::Granted(_)));
-    tokio::time::sleep(ttl / 2).await;
+    assert!(matches!(ask_at_last(&store, &mut claim("x", ttl)).await, Attempt::Granted(_)));
+    tokio::time::sleep(Duration::from_secs(3)).await;
     held.stamp = system_now();
     assert!(matches!(renew(&store, &held).await, Renewal::Renewed(_)));
 }
