@@ -67,6 +67,16 @@ fn serial() {
                 }),
             ),
             (
+                "the messages of a lock by hand",
+                Box::new(|n| {
+                    runtime.block_on(async {
+                        for _ in 0..n {
+                            raw.cycle_in_line("line").await;
+                        }
+                    });
+                }),
+            ),
+            (
                 "lockkeeper: acquire + release, fenced",
                 Box::new(|n| {
                     runtime.block_on(async {

@@ -31,6 +31,8 @@ struct Seen {
     inside: AtomicUsize,
     overlaps: AtomicU64,
     tokens: Mutex<Vec<u64>>,
+    /// When the last one left, and the longest time until the next one came in. There is always somebody who waits.
+    left: Mutex<(Option<Instant>, Duration)>,
 }
 
 /// Leaves when it is dropped, also when its section is cancelled.
@@ -42,12 +44,16 @@ impl<'a> Inside<'a> {
             seen.overlaps.fetch_add(1, Ordering::SeqCst);
         }
         seen.tokens.lock().expect("no section panics").push(token);
+        let mut left = seen.left.lock().expect("no section panics");
+        left.1 = left.1.max(left.0.map_or(Duration::ZERO, |at| at.elapsed()));
+        drop(left);
         Self(seen)
     }
 }
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
+        self.0.left.lock().expect("no section panics").0 = Some(Instant::now());
         self.0.inside.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -116,17 +122,34 @@ async fn chaos(length: Duration) {
         let (d, c) = worker.await.expect("a worker");
         (done, cut) = (done + d, cut + c);
     }
+    // With everybody back, nobody waits longer than the store says.
+    let bound = keepers[0].info().worst_hand_over(TTL);
+    let mut waiters = tokio::task::JoinSet::new();
+    for (keeper, name) in keepers.iter().flat_map(|keeper| NAMES.map(|name| (keeper, name))) {
+        let lock = keeper.lock(name).wait(bound);
+        waiters.spawn(async move { lock.acquire().await?.release().await });
+    }
+    while let Some(served) = waiters.join_next().await {
+        served.expect("a waiter").expect("served in time");
+    }
     for keeper in keepers {
         keeper.close(SOON).await.expect("closed");
     }
-    let mut grants = 0;
+    let (mut grants, mut longest) = (0, Duration::ZERO);
     for (name, seen) in NAMES.iter().zip(seen.iter()) {
         let tokens = seen.tokens.lock().expect("no section panics");
         grants += tokens.len();
         assert_eq!(seen.overlaps.load(Ordering::SeqCst), 0, "overlapping holds of {name}");
         assert!(tokens.is_sorted_by(|a, b| a < b), "tokens of {name} rise");
+        longest = longest.max(seen.left.lock().expect("no section panics").1);
     }
     println!("{done} sections done and {cut} cut short in {grants} grants, {round} leaders gone: 0 overlaps");
+    println!(
+        "the longest that nobody was inside, elections and all: {longest:?}; afterwards all were served in {bound:?}"
+    );
     assert!(done > 20 * length.as_secs() / 10, "only {done} sections in {length:?}");
-    eventually(TTL * 2 + SOON, "no key is left", || cluster.ctl(&["get", "chaos-", "--prefix"]).is_empty());
+    eventually(SOON, "no claim is left", || cluster.ctl(&["get", "chaos-", "--prefix"]).is_empty());
+    // Leases end by themselves, and with them what hangs on them.
+    eventually(TTL * 2 + SOON, "no key at all is left", || cluster.ctl(&["get", "", "--prefix"]).is_empty());
+    eventually(TTL * 2 + SOON, "no lease is left", || cluster.ctl(&["lease", "list"]).starts_with("found 0 leases"));
 }

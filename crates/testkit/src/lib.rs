@@ -4,6 +4,7 @@
 mod certificates;
 mod consul;
 mod etcd;
+mod gate;
 mod mariadb;
 mod network;
 mod postgres;
@@ -18,6 +19,7 @@ mod zookeeper;
 pub use certificates::{Certificates, certificates};
 pub use consul::{CONSUL_MANAGEMENT, ConsulCluster, ConsulServer};
 pub use etcd::{EtcdCluster, EtcdServer};
+pub use gate::Gate;
 pub use mariadb::MariaDbServer;
 pub use network::Network;
 pub use postgres::{PgBouncer, PgPair, PostgresServer};

@@ -1,4 +1,5 @@
-//! The floor: a transaction that puts a key on a lease if it is absent, and one that deletes it if it is there.
+//! The floor: a transaction that puts a key on a lease if it is absent, and one that deletes it if it is there. And the
+//! same with what a lock needs: who it is, and whether anybody is before it.
 
 use prost::{Message, Oneof};
 use tonic::Request;
@@ -35,14 +36,31 @@ struct Delete {
     key: String,
 }
 
+/// The one of a range that was created first.
+#[derive(Clone, PartialEq, Message)]
+struct First {
+    #[prost(string, tag = "1")]
+    from: String,
+    #[prost(string, tag = "2")]
+    end: String,
+    #[prost(int64, tag = "3")]
+    limit: i64,
+    #[prost(int32, tag = "5")]
+    order: i32,
+    #[prost(int32, tag = "6")]
+    by: i32,
+}
+
 #[derive(Clone, PartialEq, Message)]
 struct Op {
-    #[prost(oneof = "Kind", tags = "2, 3")]
+    #[prost(oneof = "Kind", tags = "1, 2, 3")]
     kind: Option<Kind>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
 enum Kind {
+    #[prost(message, tag = "1")]
+    First(First),
     #[prost(message, tag = "2")]
     Put(Put),
     #[prost(message, tag = "3")]
@@ -95,14 +113,26 @@ impl Raw {
         let key = format!("{name}/{:x}", self.lease);
         let value = "x".repeat(32);
         let put = Kind::Put(Put { key: key.clone(), value, lease: self.lease });
-        self.txn(&key, 0, put).await;
-        self.txn(&key.clone(), 1, Kind::Delete(Delete { key })).await;
+        self.txn(&key, 0, vec![put]).await;
+        self.txn(&key.clone(), 1, vec![Kind::Delete(Delete { key })]).await;
+    }
+
+    /// The same in the messages of a lock: the value says who, and the first in line is read.
+    pub(super) async fn cycle_in_line(&self, name: &str) {
+        let key = format!("{name}/{:x}-0", self.lease);
+        let value = "x".repeat(80);
+        let put = Kind::Put(Put { key: key.clone(), value, lease: self.lease });
+        let (from, end) = (format!("{name}/"), format!("{name}0"));
+        let first = Kind::First(First { from, end, limit: 1, order: 1, by: 2 });
+        self.txn(&key, 0, vec![put, first]).await;
+        self.txn(&key.clone(), 1, vec![Kind::Delete(Delete { key })]).await;
     }
 
     /// `result` 0: created at revision 0, so absent; 1: greater, so there.
-    async fn txn(&self, key: &str, result: i32, kind: Kind) {
+    async fn txn(&self, key: &str, result: i32, then: Vec<Kind>) {
         let compare = vec![Compare { result, target: 1, key: key.to_owned(), created: Some(0) }];
-        let txn = Txn { compare, then: vec![Op { kind: Some(kind) }] };
+        let then = then.into_iter().map(|kind| Op { kind: Some(kind) }).collect();
+        let txn = Txn { compare, then };
         let done: Done = call(&self.channel, "/etcdserverpb.KV/Txn", txn).await;
         assert!(done.succeeded);
     }

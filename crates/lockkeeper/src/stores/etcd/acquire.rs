@@ -1,10 +1,13 @@
 //! Taking a lock, or a place in its line; and the claim that asks again.
 
-use super::core::{ASK_LIMIT, Core, Lease, News, Seat, Watch, limit};
+use super::core::{Core, limit};
 use super::error::Fault;
-use super::keys::{self, Entry, Keys, note_text, token};
-use super::line::{self, COUNTED, Line, few, reads};
-use super::proto::{Compare, KeyValue, Op, Range, Txn};
+use super::keys::{self, Entry, Keys, note_text};
+use super::lease::Lease;
+use super::line::{self, Line, few, reads};
+use super::proto::{Compare, Op, Txn};
+use super::seats::Seat;
+use crate::clock::system_now;
 use crate::error::{Error, Result};
 use crate::store::{Attempt, Claim, Held, LossReason, Mode};
 use crate::token::Token;
@@ -28,33 +31,29 @@ pub(super) enum Asked {
     Over(LossReason),
 }
 
-/// What the first transaction of a look does.
-enum Step {
-    Glance,
-    Take,
-    Read,
-}
-
 impl Core {
-    /// `try_acquire` of the contract, for one claim.
+    /// `try_acquire` of the contract, for one claim. What is rare is boxed: the rest is small enough to be made each time.
     pub(super) async fn acquire(&self, claim: &Claim) -> Result<Attempt> {
         let keys = self.keys(&claim.name)?;
         let mut first = true;
         loop {
             let known = self.seat(claim.holder);
-            if known.as_ref().is_some_and(|seat| seat.releasing || seat.lost.is_some()) {
+            if known.as_ref().is_some_and(|seat| seat.releasing.is_some() || seat.lost.is_some()) {
                 return Ok(Attempt::Cancelled);
             }
             if let Some(seat) = known.as_ref().filter(|seat| seat.created.is_some()) {
-                return self.ask_again(claim, &keys, seat).await;
+                return Box::pin(self.ask_again(claim, &keys, seat)).await;
             }
             let lease = match known {
                 Some(seat) if !seat.lease.has_ended() => seat.lease,
-                _ => self.lease_for(claim.ttl).await?,
+                _ => match self.ready_lease(claim.ttl, system_now()) {
+                    Some(lease) => lease,
+                    None => Box::pin(self.lease_for(claim.ttl)).await?,
+                },
             };
             let Some(seat) = self.sit(claim, &keys, &lease) else { return Ok(Attempt::Cancelled) };
             let asked = match claim.mode {
-                Mode::Permit { .. } => self.ask_permit(claim, &keys, &seat).await,
+                Mode::Permit { .. } => Box::pin(self.ask_permit(claim, &keys, &seat)).await,
                 _ => self.ask(claim, &keys, &seat).await,
             };
             match asked {
@@ -67,7 +66,11 @@ impl Core {
                 Ok(Asked::Leftover(created)) if first => {
                     first = false;
                     self.answered(claim, false);
-                    self.clear(&seat.key, created, limit(claim.ttl)).await?;
+                    // Only while the claim has its seat does nobody else have its key.
+                    if self.seat(claim.holder).is_none_or(|now| now.key != seat.key) {
+                        return Ok(Attempt::Cancelled);
+                    }
+                    Box::pin(self.clear(&seat.key, created, limit(claim.ttl))).await?;
                     continue;
                 }
                 Err(fault) => {
@@ -86,8 +89,10 @@ impl Core {
     }
 
     async fn settle(&self, claim: &Claim, keys: &Keys, lease: &Arc<Lease>, asked: Asked) -> Result<Attempt> {
-        self.answered(claim, matches!(asked, Asked::Refused(_)));
+        let wanted = self.answered(claim, matches!(asked, Asked::Refused(_)));
         Ok(match asked {
+            // Its release came first, and this answer late.
+            Asked::Holds(_) | Asked::Waits(_) if !wanted => Attempt::Cancelled,
             Asked::Holds(token) => Attempt::Granted(lease.grant(token, claim)),
             Asked::Waits(held) | Asked::Refused(held) => Attempt::Held(held),
             Asked::Over(_) | Asked::Leftover(_) => {
@@ -97,7 +102,7 @@ impl Core {
             Asked::Known(created) => {
                 self.edit(claim.holder, |seat| seat.created = Some(created));
                 match self.seat(claim.holder) {
-                    Some(seat) => return self.ask_again(claim, keys, &seat).await,
+                    Some(seat) => return Box::pin(self.ask_again(claim, keys, &seat)).await,
                     None => Attempt::Cancelled,
                 }
             }
@@ -105,79 +110,91 @@ impl Core {
     }
 
     /// One acquire has been answered; with `over` the claim has nothing at the server, unless another is still under way.
-    fn answered(&self, claim: &Claim, over: bool) {
+    /// Whether somebody still wants it.
+    fn answered(&self, claim: &Claim, over: bool) -> bool {
         let left = self.edit(claim.holder, |seat| {
             seat.unanswered = seat.unanswered.saturating_sub(1);
-            seat.unanswered
+            (seat.unanswered, seat.releasing.is_none())
         });
-        if over && left == Some(0) {
+        if over && matches!(left, Some((0, _))) {
             self.stand_up(claim.holder);
         }
+        left.is_some_and(|(_, wanted)| wanted)
     }
 
     /// Takes a free lock, or a place in line, in one transaction that writes nothing when refused.
     async fn ask(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Asked, Fault> {
-        let (own, lease) = (&seat.key, seat.lease.id);
-        let tomb = keys::tomb(lease, claim.holder);
-        let mut free = match claim.mode {
-            Mode::Shared => {
-                let mut free: Vec<_> =
-                    keys.but_shared().iter().map(|[from, end]| Compare::empty([from, end])).collect();
-                free.push(Compare::absent(own));
-                free
-            }
-            _ => vec![Compare::empty(keys.all())],
+        if seat.unanswered == 1
+            && let Some(asked) = self.ask_first(claim, keys, seat).await?
+        {
+            return Ok(asked);
+        }
+        Box::pin(self.ask_closely(claim, keys, seat)).await
+    }
+
+    /// The same for a claim that may be there already.
+    async fn ask_closely(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Asked, Fault> {
+        let own = &seat.key;
+        let tomb = keys::tomb(seat.lease.id, claim.holder);
+        let mut compare = free(claim.mode, keys, own);
+        compare.push(Compare::absent(&tomb));
+        let put = Op::put(&own[..], note_text(claim), seat.lease.id);
+        let otherwise = if claim.queue {
+            let mut then = vec![put.clone()];
+            then.extend(reads(keys, claim.mode, own, &tomb, 0));
+            let compare = vec![Compare::absent(own), Compare::absent(&tomb)];
+            vec![Txn { compare, then, otherwise: few(keys, own, &tomb) }.into()]
+        } else {
+            few(keys, own, &tomb)
         };
-        free.push(Compare::absent(&tomb));
-        let put = Op::put(&own[..], note_text(claim), lease);
-        // What comes after the put travels to every member and is needed only by those who are refused: as little as can
-        // be for a claim that asks for the first time.
-        let again = seat.unanswered > 1;
-        let otherwise = match (claim.queue, again) {
-            (false, false) => vec![line::first(keys)],
-            (true, false) => {
-                let mut then = vec![put.clone()];
-                then.extend(line::joining(keys, claim.mode));
-                let compare = vec![Compare::absent(own), Compare::absent(&tomb)];
-                vec![Txn { compare, then, otherwise: vec![Range::one(&own[..]).into()] }.into()]
-            }
-            (false, true) => few(keys, own, &tomb),
-            (true, true) => {
-                let mut then = vec![put.clone()];
-                then.extend(reads(keys, claim.mode, own, &tomb, 0));
-                let compare = vec![Compare::absent(own), Compare::absent(&tomb)];
-                vec![Txn { compare, then, otherwise: few(keys, own, &tomb) }.into()]
-            }
-        };
-        let mut answer = self.rpc.txn(Txn { compare: free, then: vec![put], otherwise }, limit(claim.ttl)).await?;
+        let mut answer = self.rpc.txn(Txn { compare, then: vec![put], otherwise }, limit(claim.ttl)).await?;
         let revision = answer.revision();
         if answer.succeeded {
             return self.holds(claim, revision, revision);
         }
         let nested = answer.nested();
         let queued = nested.as_ref().is_some_and(|nested| nested.succeeded);
-        let found = nested.unwrap_or(answer).ranges();
-        if again {
-            let line = Line::read(keys, revision, found);
-            return Ok(match (queued, &line.tomb, &line.own) {
-                (true, ..) => self.waits(claim, keys, own, revision, &line),
-                (_, Some(tomb), _) => Asked::Over(reason(tomb)),
-                (_, _, Some(own)) => known(claim, own),
-                _ => Asked::Refused(line.held(None)),
-            });
-        }
-        let line = Line::joined(keys, revision, found);
-        if !queued && let Some(own) = line.first_is(own) {
-            return Ok(known(claim, own));
-        }
-        Ok(match (queued, line.is_plain()) {
-            (true, true) => self.waits(claim, keys, own, revision, &line),
-            // Its place among readers or permits takes a second look.
-            (true, false) => Asked::Known(revision),
-            // With nobody there only a tombstone can have been in the way.
-            (false, _) if claim.queue || line.is_empty() => Asked::Over(LossReason::Released),
-            (false, _) => Asked::Refused(line.held(None)),
+        let line = Line::read(keys, revision, nested.unwrap_or(answer).ranges());
+        Ok(match (queued, &line.tomb, &line.own) {
+            (true, ..) => self.waits(claim, keys, own, revision, &line),
+            (_, Some(_), _) => Asked::Over(LossReason::Broken),
+            (_, _, Some(own)) => known(claim, own),
+            _ => Asked::Refused(line.held(None)),
         })
+    }
+
+    /// What a claim asks first, as short as can be: it goes to the log of every member. `None` when its own key is there
+    /// already, which takes a closer look.
+    async fn ask_first(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Option<Asked>, Fault> {
+        let own = &seat.key;
+        let put = Op::put(&own[..], note_text(claim), seat.lease.id);
+        let joins = claim.queue && claim.mode == Mode::Exclusive;
+        let txn = if joins {
+            // Whoever is first then holds.
+            Txn { compare: vec![Compare::absent(own)], then: vec![put, line::first(keys)], otherwise: Vec::new() }
+        } else {
+            let otherwise = if claim.queue {
+                let (compare, then) = (vec![Compare::absent(own)], vec![put.clone()]);
+                vec![Txn { compare, then, otherwise: Vec::new() }.into()]
+            } else {
+                vec![line::first(keys)]
+            };
+            Txn { compare: free(claim.mode, keys, own), then: vec![put], otherwise }
+        };
+        let mut answer = self.rpc.txn(txn, limit(claim.ttl)).await?;
+        let (succeeded, revision) = (answer.succeeded, answer.revision());
+        let queued = answer.nested().is_some_and(|nested| nested.succeeded);
+        let first = answer.ranges().next().and_then(|range| range.kvs.into_iter().next());
+        let first = first.map(|kv| Entry::read(keys, kv));
+        let is_own = first.as_ref().is_some_and(|first| first.key == *own);
+        match (succeeded, first) {
+            (true, _) if !joins || is_own => self.holds(claim, revision, revision).map(Some),
+            // In line; where, takes a second look.
+            (true, _) => Ok(Some(Asked::Known(revision))),
+            (false, _) if queued => Ok(Some(Asked::Known(revision))),
+            (false, Some(first)) if !is_own => Ok(Some(Asked::Refused(first.held(None)))),
+            (false, _) => Ok(None),
+        }
     }
 
     /// The same for a permit: whether there is room is counted here, and holds if nobody has come since.
@@ -200,8 +217,8 @@ impl Core {
                 return Ok(self.waits(claim, keys, own, revision, &line));
             }
             line = Line::read(keys, revision, answer.ranges());
-            if let Some(tomb) = &line.tomb {
-                return Ok(Asked::Over(reason(tomb)));
+            if line.tomb.is_some() {
+                return Ok(Asked::Over(LossReason::Broken));
             }
             if let Some(own) = &line.own {
                 return Ok(known(claim, own));
@@ -220,157 +237,6 @@ impl Core {
         }
         Err(Fault::Refused(Error::unavailable("too many others ask for a permit at the same time").in_store("etcd")))
     }
-
-    /// A claim that is known to be there asks again.
-    async fn ask_again(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Attempt> {
-        let asked = match seat.token {
-            None => self.look(claim, keys, seat).await?,
-            Some(token) => {
-                let then = vec![Range::one(&seat.key[..]).keys_only().into()];
-                let answer =
-                    self.rpc.txn(Txn { then, ..Txn::default() }, limit(claim.ttl)).await.map_err(Error::from)?;
-                let found = answer.ranges().next().and_then(|range| Some(range.kvs.first()?.create_revision));
-                match found == seat.created && !seat.lease.has_ended() {
-                    true => Asked::Holds(token),
-                    false => Asked::Over(LossReason::Gone),
-                }
-            }
-        };
-        Ok(match asked {
-            Asked::Holds(token) => Attempt::Granted(seat.lease.grant(token, claim)),
-            Asked::Waits(held) | Asked::Refused(held) => Attempt::Held(held),
-            Asked::Over(_) | Asked::Known(_) | Asked::Leftover(_) => {
-                self.stand_up(claim.holder);
-                Attempt::Cancelled
-            }
-        })
-    }
-
-    /// Looks where a claim in line stands, and takes the lock if it is its turn.
-    ///
-    /// Who came before can only become fewer, so a turn that has come once stays; taking it writes the claim's key anew,
-    /// and the revision of that is the token, for everybody to see. It is written once: a repeat finds it written.
-    pub(super) async fn look(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Asked> {
-        let Some(created) = seat.created else { return Ok(Asked::Over(LossReason::Gone)) };
-        let (own, tomb) = (&seat.key, keys::tomb(seat.lease.id, claim.holder));
-        // Before it is sent: what happens meanwhile must be looked at again.
-        let hinted = self.edit(claim.holder, |seat| std::mem::take(&mut seat.hinted)).unwrap_or(true);
-        let otherwise = reads(keys, claim.mode, own, &tomb, created);
-        let mine = vec![Compare::created(own, created), Compare::modified(own, created)];
-        let put = Op::put(&own[..], note_text(claim), seat.lease.id);
-        let far = seat.held.as_ref().and_then(|held| held.place).is_some_and(|place| place > COUNTED);
-        let (step, txn) = match (&seat.before, claim.mode) {
-            // Far behind, and nothing has happened right in front: that is all there is to know.
-            (Some((before, since)), _) if far && !hinted => {
-                let compare = vec![Compare::created(own, created), Compare::created(before, *since)];
-                (Step::Glance, Txn { compare, then: Vec::new(), otherwise })
-            }
-            (_, Mode::Exclusive) => {
-                let mut compare = mine.clone();
-                compare.push(Compare::none_before(keys.all(), created));
-                (Step::Take, Txn { compare, then: vec![put.clone()], otherwise })
-            }
-            // Who is in the way of the other modes is decided here.
-            _ => (Step::Read, Txn { then: otherwise, ..Txn::default() }),
-        };
-        let answer = match self.rpc.txn(txn, limit(claim.ttl)).await {
-            Err(Fault::NoLease) => return Ok(self.ended(seat)),
-            answer => answer.map_err(Error::from)?,
-        };
-        let revision = answer.revision();
-        match step {
-            Step::Glance if answer.succeeded => return Ok(Asked::Waits(seat.held.clone().unwrap_or_default())),
-            Step::Take if answer.succeeded => {
-                return Ok(self.still(seat, self.holds(claim, created, revision).map_err(Error::from)?));
-            }
-            _ => {}
-        }
-        let line = Line::read(keys, revision, answer.ranges());
-        let Some(own_entry) = line.own.as_ref().filter(|entry| entry.created == created) else {
-            return Ok(self.why(seat, line.tomb.as_ref()));
-        };
-        if own_entry.modified > created {
-            return Ok(self.still(seat, self.holds(claim, created, own_entry.modified).map_err(Error::from)?));
-        }
-        if !line.admits(claim.mode, own, created) {
-            return Ok(self.waits(claim, keys, own, created, &line));
-        }
-        let txn = Txn { compare: mine, then: vec![put], otherwise: vec![Range::one(&own[..]).keys_only().into()] };
-        let answer = match self.rpc.txn(txn, limit(claim.ttl)).await {
-            Err(Fault::NoLease) => return Ok(self.ended(seat)),
-            answer => answer.map_err(Error::from)?,
-        };
-        let written = match (answer.succeeded, answer.revision()) {
-            (true, revision) => Some(revision),
-            (false, _) => {
-                let kv = answer.ranges().next().and_then(|range| range.kvs.into_iter().next());
-                kv.filter(|kv| kv.create_revision == created).map(|kv| kv.mod_revision)
-            }
-        };
-        match written {
-            Some(revision) => Ok(self.still(seat, self.holds(claim, created, revision).map_err(Error::from)?)),
-            None => Ok(self.why(seat, None)),
-        }
-    }
-
-    fn holds(&self, claim: &Claim, created: i64, revision: i64) -> Result<Asked, Fault> {
-        let token = token(revision).map_err(Fault::Refused)?;
-        self.edit(claim.holder, |seat| (seat.created, seat.token) = (Some(created), Some(token)));
-        Ok(Asked::Holds(token))
-    }
-
-    fn waits(&self, claim: &Claim, keys: &Keys, own: &[u8], created: i64, line: &Line) -> Asked {
-        let before = line.last_before(own, created).map(|entry| (entry.key.clone(), entry.created));
-        let changed = self.edit(claim.holder, |seat| {
-            let place = line.place(own, seat.held.as_ref().and_then(|held| held.place));
-            let changed = !seat.watched || seat.before != before || before.is_none();
-            (seat.created, seat.watched, seat.before) = (Some(created), true, before);
-            let held = line.held(Some(place));
-            seat.held = Some(held.clone());
-            (held, changed)
-        });
-        let (held, changed) = changed.unwrap_or_default();
-        if changed {
-            self.tell(News::Watch(Watch {
-                holder: claim.holder,
-                name: claim.name.clone(),
-                own: own.to_vec(),
-                before: line.before(keys, claim.mode, own, created),
-                revision: line.revision,
-            }));
-        }
-        Asked::Waits(held)
-    }
-
-    /// A lock on a lease that has ended meanwhile is none.
-    fn still(&self, seat: &Seat, asked: Asked) -> Asked {
-        if seat.lease.has_ended() { Asked::Over(LossReason::SessionEnded) } else { asked }
-    }
-
-    fn ended(&self, seat: &Seat) -> Asked {
-        self.lease_ended(&seat.lease);
-        Asked::Over(LossReason::SessionEnded)
-    }
-
-    fn why(&self, seat: &Seat, tomb: Option<&KeyValue>) -> Asked {
-        let ended = seat.lease.has_ended().then_some(LossReason::SessionEnded);
-        Asked::Over(ended.or(tomb.map(reason)).unwrap_or(LossReason::Gone))
-    }
-
-    /// Why a key that should be there is not: its lease has ended, it was broken, or somebody deleted it.
-    pub(super) async fn why_gone(&self, claim_tomb: &[u8], lease: &Arc<Lease>) -> Result<LossReason> {
-        let then = vec![Range::one(claim_tomb).into()];
-        let read = self.rpc.txn(Txn { then, ..Txn::default() }, ASK_LIMIT).await.map_err(Error::from)?;
-        if let Some(tomb) = read.ranges().next().and_then(|range| range.kvs.into_iter().next()) {
-            return Ok(reason(&tomb));
-        }
-        let left = self.rpc.lease_left(lease.id, false, ASK_LIMIT).await.map_err(Error::from)?;
-        if left.ttl > 0 {
-            return Ok(LossReason::Gone);
-        }
-        self.lease_ended(lease);
-        Ok(LossReason::SessionEnded)
-    }
 }
 
 /// What a key of the claim's own means.
@@ -381,9 +247,12 @@ fn known(claim: &Claim, own: &Entry) -> Asked {
 /// The value of a tombstone that an operator's break leaves.
 pub(super) const BROKEN: &[u8] = b"broken";
 
-/// The value of one that a release leaves.
-pub(super) const RELEASED: &[u8] = b"released";
-
-pub(super) fn reason(tomb: &KeyValue) -> LossReason {
-    if tomb.value == BROKEN { LossReason::Broken } else { LossReason::Released }
+/// That nobody is in the way of one more of this mode.
+fn free(mode: Mode, keys: &Keys, own: &[u8]) -> Vec<Compare> {
+    if mode != Mode::Shared {
+        return vec![Compare::empty(keys.all())];
+    }
+    let mut free: Vec<_> = keys.but_shared().iter().map(|[from, end]| Compare::empty([from, end])).collect();
+    free.push(Compare::absent(own));
+    free
 }

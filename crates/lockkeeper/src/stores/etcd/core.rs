@@ -1,20 +1,17 @@
-//! What a keeper has at the cluster: its leases, one for each TTL, and a seat for each claim.
-//!
-//! A lease carries all claims of its TTL. It lives as long as keep-alives come: those of the engine's renewals, and while
-//! nothing is held those of `next_event`, so that an acquire finds one ready. Its end is the end of all its claims.
+//! What all parts of the store share: the keeper's leases, one for each TTL, and a seat for each claim.
 
-use super::error::Fault;
-use super::keys::{self, Keys};
-use super::proto::{Op, Range, RangeAnswer, Txn};
+use super::keys::Keys;
+use super::lease::Lease;
 use super::registers::FenceLease;
 use super::rpc::Rpc;
+use super::seats::Seats;
 use crate::clock::{Stamp, system_now};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::name::LockName;
-use crate::store::{Claim, Event, Grant, Held, LossReason};
-use crate::token::{HolderId, Token};
+use crate::store::Event;
+use crate::token::HolderId;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -31,131 +28,6 @@ pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
 /// How long after a call without an answer its leftovers are looked for.
 const DOUBT: Duration = Duration::from_secs(180);
 
-/// One lease.
-#[derive(Debug)]
-pub(super) struct Lease {
-    pub(super) id: i64,
-    /// What the server granted.
-    pub(super) ttl: Duration,
-    /// What was asked for, in whole seconds.
-    class: u64,
-    /// The stamp of the last keep-alive that was acknowledged.
-    acked: AtomicU64,
-    /// When it was last looked for by an acquire.
-    used: AtomicU64,
-    ended: AtomicBool,
-}
-
-impl Lease {
-    pub(super) fn acked(&self) -> Stamp {
-        Stamp::from_micros(self.acked.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn used(&self) -> Stamp {
-        Stamp::from_micros(self.used.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
-    }
-
-    /// Whether a claim can be made on it without asking.
-    fn is_fresh(&self, now: Stamp) -> bool {
-        !self.has_ended() && now.since(self.acked()) < self.ttl / 2
-    }
-
-    pub(super) fn grant(&self, token: Token, claim: &Claim) -> Grant {
-        Grant { token, stamp: claim.stamp, lease: self.left(claim) }
-    }
-
-    /// What is left from the claim's stamp on: the lease counts from its last keep-alive, whoever asked for that.
-    pub(super) fn left(&self, claim: &Claim) -> Duration {
-        let age = claim.stamp.since(self.acked());
-        // The engine allows a hundredth of what it is told for clocks that differ; the age needs that allowance too.
-        self.ttl.min(claim.ttl).saturating_sub(age + age / 99)
-    }
-}
-
-/// What is known of a claim here.
-#[derive(Clone, Debug)]
-pub(super) struct Seat {
-    pub(super) name: LockName,
-    pub(super) lease: Arc<Lease>,
-    pub(super) key: Vec<u8>,
-    /// When its key was created, once that is known.
-    pub(super) created: Option<i64>,
-    /// Its token, once it is held.
-    pub(super) token: Option<Token>,
-    /// What it was told last while in line.
-    pub(super) held: Option<Held>,
-    /// Who is right before it in line, and since when.
-    pub(super) before: Option<(Vec<u8>, i64)>,
-    /// Whether something happened to the line since.
-    pub(super) hinted: bool,
-    pub(super) watched: bool,
-    /// How many of its acquires have not been answered.
-    pub(super) unanswered: u32,
-    /// A release has been asked for.
-    pub(super) releasing: bool,
-    pub(super) lost: Option<(LossReason, Stamp)>,
-}
-
-/// All seats, and the keys they have.
-#[derive(Debug, Default)]
-pub(super) struct Seats {
-    by: HashMap<HolderId, Seat>,
-    keys: HashSet<Vec<u8>>,
-}
-
-impl Seats {
-    pub(super) fn values(&self) -> impl Iterator<Item = &Seat> {
-        self.by.values()
-    }
-
-    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Seat> {
-        self.by.values_mut()
-    }
-
-    /// A seat with a key that no other seat has.
-    fn add(&mut self, claim: &Claim, keys: &Keys, lease: &Arc<Lease>) -> &mut Seat {
-        self.remove(claim.holder);
-        let mut key = keys.claim(claim.mode, lease.id, 0);
-        for number in 1.. {
-            if !self.keys.contains(&key) {
-                break;
-            }
-            key = keys.claim(claim.mode, lease.id, number);
-        }
-        self.keys.insert(key.clone());
-        self.by.entry(claim.holder).or_insert_with(|| Seat::new(claim, key, lease.clone()))
-    }
-
-    fn remove(&mut self, holder: HolderId) -> Option<Seat> {
-        let seat = self.by.remove(&holder)?;
-        self.keys.remove(&seat.key);
-        Some(seat)
-    }
-}
-
-impl Seat {
-    fn new(claim: &Claim, key: Vec<u8>, lease: Arc<Lease>) -> Self {
-        Self {
-            name: claim.name.clone(),
-            key,
-            lease,
-            created: None,
-            token: None,
-            held: None,
-            before: None,
-            hinted: false,
-            watched: false,
-            unanswered: 0,
-            releasing: false,
-            lost: None,
-        }
-    }
-}
-
 /// What `next_event` is told.
 #[derive(Debug)]
 pub(super) enum News {
@@ -166,6 +38,8 @@ pub(super) enum News {
     Watch(Watch),
     /// Nothing of a claim is to be watched any more.
     Forget(HolderId),
+    /// Something may have been left over.
+    Doubt,
 }
 
 #[derive(Debug)]
@@ -193,27 +67,19 @@ pub(super) enum Before {
     },
 }
 
-/// What was seen after a keep-alive.
-#[derive(Clone, Debug)]
-pub(super) struct Kept {
-    /// Which of the keys are there.
-    pub(super) there: Vec<bool>,
-    pub(super) revision: i64,
-}
-
 /// What all parts of the store share.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) rpc: Rpc,
     /// The shortest lease of this server, in seconds.
     pub(super) floor: u64,
-    leases: Mutex<HashMap<u64, Arc<Lease>>>,
-    granting: tokio::sync::Mutex<()>,
+    pub(super) leases: Mutex<HashMap<u64, Arc<Lease>>>,
+    pub(super) granting: tokio::sync::Mutex<()>,
     pub(super) seats: Mutex<Seats>,
-    /// Claims that were released before their acquire had begun, and when. Locked after `seats`.
-    cancelled: Mutex<HashMap<HolderId, Stamp>>,
+    /// Claims that were released while an acquire of theirs may still be under way, and when. Locked after `seats`.
+    pub(super) cancelled: Mutex<HashMap<HolderId, Stamp>>,
     news: mpsc::UnboundedSender<News>,
-    doubt_until: AtomicU64,
+    doubted: AtomicU64,
     pub(super) fence_lease: FenceLease,
 }
 
@@ -230,8 +96,8 @@ pub(super) fn limit(ttl: Duration) -> Duration {
 impl Core {
     pub(super) fn new(rpc: Rpc, floor: u64, news: mpsc::UnboundedSender<News>) -> Self {
         let (leases, seats, cancelled) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (granting, doubt_until) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
-        Self { rpc, floor, leases, granting, seats, cancelled, news, doubt_until, fence_lease: FenceLease::default() }
+        let (granting, doubted) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
+        Self { rpc, floor, leases, granting, seats, cancelled, news, doubted, fence_lease: FenceLease::default() }
     }
 
     pub(super) fn keys(&self, name: &LockName) -> Result<Keys> {
@@ -243,190 +109,15 @@ impl Core {
         let _ = self.news.send(news);
     }
 
-    /// The lease for new claims of this TTL; granted at its first use, and when the last one has ended.
-    pub(super) async fn lease_for(&self, ttl: Duration) -> Result<Arc<Lease>> {
-        let class = (ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0)).max(self.floor);
-        let now = system_now();
-        if let Some(lease) = self.fresh(class, now) {
-            return Ok(lease);
-        }
-        // One grant for all who come at once.
-        let _one_at_a_time = self.granting.lock().await;
-        if let Some(lease) = self.fresh(class, now) {
-            return Ok(lease);
-        }
-        let old = lock(&self.leases).get(&class).cloned();
-        if let Some(old) = old
-            && self.keep_alive(&old, now, Vec::new(), limit(ttl)).await?.is_some()
-        {
-            return Ok(old);
-        }
-        let now = system_now();
-        let seconds = i64::try_from(class).unwrap_or(i64::MAX);
-        let granted = self.rpc.lease_grant(seconds, limit(ttl)).await?;
-        let stamp = AtomicU64::new(now.as_micros());
-        let lease = Arc::new(Lease {
-            id: granted.id,
-            ttl: Duration::from_secs(u64::try_from(granted.ttl).unwrap_or(0)),
-            class,
-            used: AtomicU64::new(now.as_micros()),
-            acked: stamp,
-            ended: AtomicBool::new(false),
-        });
-        lock(&self.leases).insert(class, lease.clone());
-        self.tell(News::Lease(lease.clone()));
-        Ok(lease)
-    }
-
-    fn fresh(&self, class: u64, now: Stamp) -> Option<Arc<Lease>> {
-        let leases = lock(&self.leases);
-        let lease = leases.get(&class)?;
-        lease.used.store(now.as_micros(), Ordering::Relaxed);
-        lease.is_fresh(now).then(|| lease.clone())
-    }
-
-    /// Keeps a lease alive, then looks at some keys: which of them are there, created when they should. `None` when the lease has ended.
-    ///
-    /// A keep-alive is answered by one member on its own. One that has been replaced as the leader without noticing would
-    /// prolong nothing, so it counts only when a read through the same member, which needs a majority, finds the same term
-    /// afterwards: nobody else was the leader at the time of the keep-alive.
-    pub(super) async fn keep_alive(
-        &self,
-        lease: &Arc<Lease>,
-        stamp: Stamp,
-        keys: Vec<(Vec<u8>, i64)>,
-        limit: Duration,
-    ) -> Result<Option<Kept>> {
-        let line = self.rpc.line().await?;
-        let answer = self.rpc.keep_alive(&line, lease.id, limit).await;
-        let answer = match answer {
-            Ok(answer) if answer.ttl > 0 => answer,
-            Ok(_) | Err(Fault::NoLease) => {
-                self.lease_ended(lease);
-                return Ok(None);
-            }
-            Err(fault) => return Err(fault.into()),
-        };
-        let term = answer.header.map(|header| header.raft_term);
-        let mut kept = Kept { there: Vec::with_capacity(keys.len()), revision: 0 };
-        let mut chunks: Vec<&[(Vec<u8>, i64)]> = keys.chunks(MAX_OPS).collect();
-        if chunks.is_empty() {
-            chunks.push(&[]);
-        }
-        for chunk in chunks {
-            let mut then: Vec<Op> = chunk.iter().map(|(key, _)| Range::one(&key[..]).keys_only().into()).collect();
-            if then.is_empty() {
-                then.push(Range::one(keys::session(lease.id)).keys_only().into());
-            }
-            let read = self.rpc.txn_on(&line, Txn { then, ..Txn::default() }, limit).await?;
-            if read.header.as_ref().map(|header| header.raft_term) != term {
-                return Err(Error::unavailable("the leader has changed during the keep-alive").in_store("etcd"));
-            }
-            kept.revision = read.revision();
-            let there = |(range, (_, created)): (RangeAnswer, &(Vec<u8>, i64))| {
-                range.kvs.first().is_some_and(|kv| kv.create_revision == *created)
-            };
-            kept.there.extend(read.ranges().zip(chunk).map(there));
-        }
-        lease.acked.fetch_max(stamp.as_micros(), Ordering::Relaxed);
-        Ok(Some(kept))
-    }
-
-    /// A lease is over, and so is every claim on it.
-    pub(super) fn lease_ended(&self, lease: &Arc<Lease>) {
-        if lease.ended.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let mut leases = lock(&self.leases);
-        if leases.get(&lease.class).is_some_and(|current| current.id == lease.id) {
-            leases.remove(&lease.class);
-        }
-        drop(leases);
-        let now = system_now();
-        for (holder, seat) in &mut lock(&self.seats).by {
-            if seat.lease.id == lease.id && seat.lost.is_none() {
-                seat.lost = Some((LossReason::SessionEnded, now));
-                self.tell(News::Event(Event::Lost(*holder, LossReason::SessionEnded)));
-            }
-        }
-    }
-
-    /// A lease that nobody has used for long is given up.
-    pub(super) fn retire(&self, lease: &Arc<Lease>) -> bool {
-        let mut leases = lock(&self.leases);
-        let idle = !lock(&self.seats).values().any(|seat| seat.lease.id == lease.id);
-        if idle {
-            lease.ended.store(true, Ordering::Release);
-            leases.remove(&lease.class);
-        }
-        idle
-    }
-
-    /// The seat of a claim, or a new one on this lease; `None` for a claim that was released before.
-    pub(super) fn sit(&self, claim: &Claim, keys: &Keys, lease: &Arc<Lease>) -> Option<Seat> {
-        let mut seats = lock(&self.seats);
-        if lock(&self.cancelled).contains_key(&claim.holder) {
-            return None;
-        }
-        let known = seats.by.get(&claim.holder);
-        let seat = match known.is_some_and(|seat| !seat.lease.has_ended() || seat.lease.id == lease.id) {
-            true => seats.by.get_mut(&claim.holder)?,
-            false => seats.add(claim, keys, lease),
-        };
-        seat.unanswered += 1;
-        Some(seat.clone())
-    }
-
-    /// The seat of a claim that is to be released. Without one its acquire, if it still comes, is refused.
-    pub(super) fn leave(&self, claim: &Claim) -> Option<Seat> {
-        let mut seats = lock(&self.seats);
-        match seats.by.get_mut(&claim.holder) {
-            Some(seat) => {
-                seat.releasing = true;
-                Some(seat.clone())
-            }
-            None => {
-                if claim.unsettled {
-                    lock(&self.cancelled).insert(claim.holder, system_now());
-                    self.doubt();
-                }
-                None
-            }
-        }
-    }
-
-    /// Forgets claims that ended so long ago that nobody asks for them any more.
-    pub(super) fn forget(&self, now: Stamp) {
-        let mut seats = lock(&self.seats);
-        let old = |seat: &Seat| seat.lost.is_some_and(|(_, since)| now.since(since) >= REMEMBERED);
-        let old: Vec<HolderId> = seats.by.iter().filter(|(_, seat)| old(seat)).map(|(holder, _)| *holder).collect();
-        old.into_iter().for_each(|holder| drop(seats.remove(holder)));
-        drop(seats);
-        lock(&self.cancelled).retain(|_, since| now.since(*since) < REMEMBERED);
-    }
-
-    pub(super) fn seat(&self, holder: HolderId) -> Option<Seat> {
-        lock(&self.seats).by.get(&holder).cloned()
-    }
-
-    pub(super) fn edit<T>(&self, holder: HolderId, change: impl FnOnce(&mut Seat) -> T) -> Option<T> {
-        lock(&self.seats).by.get_mut(&holder).map(change)
-    }
-
-    /// Forgets a claim that has ended.
-    pub(super) fn stand_up(&self, holder: HolderId) {
-        let seat = lock(&self.seats).remove(holder);
-        if seat.is_some_and(|seat| seat.watched) {
-            self.tell(News::Forget(holder));
-        }
-    }
-
-    /// A call came back without an answer: whatever it made is looked for later.
+    /// A call came back without an answer: whatever it made is looked for soon.
     pub(super) fn doubt(&self) {
-        self.doubt_until.fetch_max(system_now().after(DOUBT).as_micros(), Ordering::Relaxed);
+        self.doubted.fetch_max(system_now().as_micros(), Ordering::Relaxed);
+        self.tell(News::Doubt);
     }
 
-    pub(super) fn in_doubt(&self) -> bool {
-        system_now().as_micros() < self.doubt_until.load(Ordering::Relaxed)
+    /// When that was last the case, if not long ago.
+    pub(super) fn doubted(&self, now: Stamp) -> Option<Stamp> {
+        let doubted = Stamp::from_micros(self.doubted.load(Ordering::Relaxed));
+        (now.since(doubted) < DOUBT).then_some(doubted)
     }
 }

@@ -1,10 +1,13 @@
-//! What `next_event` does on the keeper's thread: one stream of watches, leases kept for the next claim, and leftovers
-//! swept. None of it is needed for a lock to be right, only for speed: calls find out by themselves.
+//! What `next_event` does on the keeper's thread: one stream of watches, and what they tell. None of it is needed for a
+//! lock to be right, only for speed: calls find out by themselves. What it does for leases is in `care.rs`.
 
 use super::acquire::BROKEN;
-use super::core::{ASK_LIMIT, Before, Core, Lease, News, REMEMBERED, Watch, lock};
+use super::care::{Arm, Kept};
+use super::core::{ASK_LIMIT, Before, Core, News, Watch, lock};
 use super::error::Fault;
 use super::keys;
+use super::lease::Lease;
+use super::link::Line;
 use super::proto::{KeyEvent, WatchAnswer, WatchCancel, WatchCreate, WatchOp, WatchRequest};
 use crate::clock::{Stamp, system_now};
 use crate::error::Error;
@@ -22,11 +25,8 @@ use tonic::Streaming;
 /// The longest pause before the stream is opened again.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// A lease that no claim has used for so long is given back.
-const IDLE: Duration = Duration::from_secs(300);
-
-/// How often leftovers are looked for when nothing points to any.
-const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// The pause before a stream whose watches were refused is opened for a second time; it doubles.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Deletes only, as etcd numbers filters.
 const NO_PUTS: i32 = 0;
@@ -38,13 +38,17 @@ pub(super) struct Events {
     stream: Option<Box<Stream>>,
     opening: bool,
     failures: u32,
+    /// How often in a row the server has refused a watch.
+    refused: u32,
     /// Something was to be watched while there was no stream, or there was a stream before.
     missed: bool,
     next_id: i64,
     targets: HashMap<i64, Target>,
     claims: HashMap<HolderId, Watched>,
-    leases: HashMap<i64, Kept>,
-    jobs: FuturesUnordered<BoxFuture<'static, Done>>,
+    pub(super) leases: HashMap<i64, Kept>,
+    /// When claims that have ended are forgotten next.
+    pub(super) forget_at: Stamp,
+    pub(super) jobs: FuturesUnordered<BoxFuture<'static, Done>>,
 }
 
 impl std::fmt::Debug for Events {
@@ -53,18 +57,11 @@ impl std::fmt::Debug for Events {
     }
 }
 
-struct Stream {
+pub(super) struct Stream {
+    /// The connection it was opened on, and the login it was opened with.
+    line: Line,
     requests: mpsc::UnboundedSender<WatchRequest>,
     answers: Streaming<WatchAnswer>,
-}
-
-/// A lease that is looked after.
-struct Kept {
-    lease: Arc<Lease>,
-    busy: bool,
-    swept: Stamp,
-    /// Tombstones by when they were first seen.
-    tombs: HashMap<Vec<u8>, Stamp>,
 }
 
 /// The numbers of a claim's watches.
@@ -82,7 +79,7 @@ enum Target {
 }
 
 /// What a job has found out.
-enum Done {
+pub(super) enum Done {
     Opened(Result<Box<Stream>, Error>),
     Armed(Arc<Lease>, Result<i64, Fault>),
     KeptAlive(i64),
@@ -99,11 +96,13 @@ impl Events {
             stream: None,
             opening: false,
             failures: 0,
+            refused: 0,
             missed: false,
             next_id: 1,
             targets: HashMap::new(),
             claims: HashMap::new(),
             leases: HashMap::new(),
+            forget_at: Stamp::default(),
             jobs: FuturesUnordered::new(),
         }
     }
@@ -115,7 +114,7 @@ impl Events {
             }
             if self.stream.is_none() && !self.opening && !self.leases.is_empty() {
                 self.opening = true;
-                self.jobs.push(Box::pin(open(core.clone(), self.failures)));
+                self.jobs.push(Box::pin(open(core.clone(), self.pause())));
             }
             let pause = self.look_after(core);
             tokio::select! {
@@ -130,19 +129,32 @@ impl Events {
         }
     }
 
+    /// How long to wait before the stream is opened.
+    fn pause(&self) -> Duration {
+        if self.refused > 1 {
+            return REFUSED_PAUSE.saturating_mul(1 << (self.refused - 2).min(6));
+        }
+        if self.failures == 0 {
+            return Duration::ZERO;
+        }
+        let pause = Duration::from_millis(20).saturating_mul(1 << self.failures.min(8)).min(MAX_PAUSE);
+        pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.stream.is_some()
+    }
+
     fn hear(&mut self, core: &Arc<Core>, news: News) {
         match news {
             News::Event(event) => self.pending.push_back(event),
-            News::Lease(lease) => {
-                let kept = Kept { lease: lease.clone(), busy: false, swept: system_now(), tombs: HashMap::new() };
-                self.leases.insert(lease.id, kept);
-                self.arm(core, lease);
-            }
+            News::Lease(lease) => drop(self.leases.insert(lease.id, Kept::new(lease))),
             News::Watch(watch) if self.stream.is_none() => {
                 core.edit(watch.holder, |seat| seat.watched = false);
                 self.missed = true;
             }
             News::Watch(watch) => self.watch(watch),
+            News::Doubt => {}
             News::Forget(holder) => {
                 if let Some(Watched { own, before }) = self.claims.remove(&holder) {
                     [Some(own), before].into_iter().flatten().for_each(|id| self.cancel(id));
@@ -173,6 +185,10 @@ impl Events {
         }
     }
 
+    pub(super) fn watch_lease(&mut self, lease: Arc<Lease>, revision: i64) -> i64 {
+        self.create(keys::beside(lease.id), revision, false, Target::Lease(lease))
+    }
+
     fn create(&mut self, [key, end]: [Vec<u8>; 2], seen: i64, deletes_only: bool, target: Target) -> i64 {
         self.next_id += 1;
         let filters = if deletes_only { vec![NO_PUTS] } else { Vec::new() };
@@ -182,7 +198,7 @@ impl Events {
         self.next_id
     }
 
-    fn cancel(&mut self, watch_id: i64) {
+    pub(super) fn cancel(&mut self, watch_id: i64) {
         if self.targets.remove(&watch_id).is_some() {
             self.request(WatchOp::Cancel(WatchCancel { watch_id }));
         }
@@ -196,9 +212,16 @@ impl Events {
     }
 
     fn answer(&mut self, core: &Arc<Core>, answer: WatchAnswer) {
+        if answer.cancelled && answer.created && answer.compact_revision == 0 {
+            self.refused(core);
+            return;
+        }
         if answer.cancelled {
             self.cancelled(core, answer.watch_id);
             return;
+        }
+        if answer.created && self.targets.contains_key(&answer.watch_id) {
+            self.refused = 0;
         }
         for event in answer.events {
             self.happened(core, answer.watch_id, event);
@@ -222,7 +245,7 @@ impl Events {
             }
             Some(Target::Own(holder)) if deleted => {
                 let holder = *holder;
-                if let Some(seat) = core.seat(holder).filter(|seat| !seat.releasing && seat.lost.is_none()) {
+                if let Some(seat) = core.seat(holder).filter(|seat| seat.releasing.is_none() && seat.lost.is_none()) {
                     let core = core.clone();
                     self.jobs.push(Box::pin(async move {
                         let tomb = keys::tomb(seat.lease.id, holder);
@@ -253,7 +276,7 @@ impl Events {
 
     fn lost(&mut self, core: &Core, holder: HolderId, reason: LossReason) {
         let news = core.edit(holder, |seat| {
-            let news = seat.lost.is_none() && !seat.releasing;
+            let news = seat.lost.is_none() && seat.releasing.is_none();
             seat.lost = seat.lost.or_else(|| news.then(|| (reason, system_now())));
             news
         });
@@ -262,11 +285,21 @@ impl Events {
         }
     }
 
+    /// The server does not say which watch it refuses. Most often the login has ended that the stream began with, while
+    /// calls have a new one: the stream begins anew with that.
+    fn refused(&mut self, core: &Core) {
+        if let Some(stream) = &self.stream {
+            core.rpc.log_out(&stream.line);
+        }
+        self.refused = self.refused.saturating_add(1);
+        self.closed(core);
+    }
+
     /// The server has ended a watch, mostly because its beginning was compacted away: what was missed is asked for.
     fn cancelled(&mut self, core: &Arc<Core>, id: i64) {
         match self.targets.remove(&id) {
             None => {}
-            Some(Target::Lease(lease)) => self.arm(core, lease),
+            Some(Target::Lease(lease)) => self.arm_at(lease.id, system_now()),
             Some(Target::Own(holder) | Target::Before(holder, _) | Target::Fewer { holder, .. }) => {
                 let Some(Watched { own, before }) = self.claims.remove(&holder) else { return };
                 [Some(own), before].into_iter().flatten().for_each(|id| self.cancel(id));
@@ -287,30 +320,18 @@ impl Events {
         self.missed = true;
         self.targets.clear();
         self.claims.clear();
-        for seat in lock(&core.seats).values_mut() {
+        for kept in self.leases.values_mut().filter(|kept| kept.arm != Arm::UnderWay) {
+            kept.arm = Arm::At(system_now());
+        }
+        for (_, seat) in lock(&core.seats).iter_mut() {
             (seat.watched, seat.hinted) = (false, true);
         }
-    }
-
-    /// Sees to it that the end of a lease is noticed.
-    fn arm(&mut self, core: &Arc<Core>, lease: Arc<Lease>) {
-        if self.stream.is_none() || lease.has_ended() {
-            return;
-        }
-        let core = core.clone();
-        self.jobs.push(Box::pin(async move {
-            let armed = core.put_session(&lease).await;
-            Done::Armed(lease, armed)
-        }));
     }
 
     fn done(&mut self, core: &Arc<Core>, done: Done) {
         match done {
             Done::Opened(Ok(stream)) => {
                 (self.opening, self.failures, self.stream) = (false, 0, Some(stream));
-                for lease in self.leases.values().map(|kept| kept.lease.clone()).collect::<Vec<_>>() {
-                    self.arm(core, lease);
-                }
                 if std::mem::take(&mut self.missed) {
                     self.pending.push_back(Event::Reconnected);
                 }
@@ -323,14 +344,7 @@ impl Events {
                 self.failures = self.failures.saturating_add(1);
                 self.missed = true;
             }
-            Done::Armed(lease, Ok(revision)) => {
-                if self.stream.is_some() && !lease.has_ended() {
-                    let range = keys::beside(lease.id);
-                    self.create(range, revision, false, Target::Lease(lease));
-                }
-            }
-            Done::Armed(lease, Err(Fault::NoLease)) => core.lease_ended(&lease),
-            Done::Armed(lease, Err(_)) => self.arm(core, lease),
+            Done::Armed(lease, armed) => self.armed(core, lease, armed),
             Done::KeptAlive(id) => {
                 if let Some(kept) = self.leases.get_mut(&id) {
                     kept.busy = false;
@@ -338,56 +352,12 @@ impl Events {
             }
             Done::Swept(id, tombs) => {
                 if let Some(kept) = self.leases.get_mut(&id) {
-                    let now = system_now();
-                    kept.tombs.retain(|key, _| tombs.contains(key));
-                    for key in tombs {
-                        kept.tombs.entry(key).or_insert(now);
-                    }
+                    kept.swept(tombs);
                 }
             }
             Done::Gone(holder, reason) => self.lost(core, holder, reason),
             Done::Nothing => {}
         }
-    }
-
-    /// Keeps leases for the next claim, gives back those nobody wants, sweeps leftovers; when to look again.
-    fn look_after(&mut self, core: &Arc<Core>) -> Duration {
-        let now = system_now();
-        let doubt = core.in_doubt();
-        let mut next = SWEEP_EVERY;
-        self.leases.retain(|_, kept| !kept.lease.has_ended());
-        for kept in self.leases.values_mut().filter(|kept| !kept.busy) {
-            let (lease, core) = (kept.lease.clone(), core.clone());
-            let due = lease.acked().after(lease.ttl / 4);
-            let sweep = if doubt { (lease.ttl / 6).min(Duration::from_secs(2)) } else { SWEEP_EVERY };
-            if now >= due {
-                kept.busy = true;
-                self.jobs.push(Box::pin(async move {
-                    if now.since(lease.used()) > IDLE && core.retire(&lease) {
-                        // Left alone it ends by itself.
-                        let _ = core.rpc.lease_revoke(lease.id, ASK_LIMIT).await;
-                    } else {
-                        // A failure is found out by whoever needs the lease next.
-                        let failed = core.keep_alive(&lease, now, Vec::new(), lease.ttl / 4).await.is_err();
-                        if failed {
-                            tokio::time::sleep(lease.ttl / 10).await;
-                        }
-                    }
-                    Done::KeptAlive(lease.id)
-                }));
-            } else if now >= kept.swept.after(sweep) {
-                kept.swept = now;
-                let old = kept.tombs.iter().filter(|(_, seen)| now.since(**seen) > lease.ttl + REMEMBERED);
-                let old = old.map(|(key, _)| key.clone()).collect();
-                self.jobs.push(Box::pin(async move {
-                    Done::Swept(lease.id, core.sweep(&lease, old).await.unwrap_or_default())
-                }));
-            } else {
-                next = next.min(due.since(now)).min(kept.swept.after(sweep).since(now));
-            }
-        }
-        core.forget(now);
-        next.max(Duration::from_millis(20))
     }
 }
 
@@ -404,19 +374,16 @@ async fn next_answer(stream: &mut Option<Box<Stream>>) -> Option<WatchAnswer> {
     }
 }
 
-async fn open(core: Arc<Core>, failures: u32) -> Done {
-    if failures > 0 {
-        let pause = Duration::from_millis(20).saturating_mul(1 << failures.min(8)).min(MAX_PAUSE);
-        tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-    }
+async fn open(core: Arc<Core>, pause: Duration) -> Done {
+    tokio::time::sleep(pause).await;
     let opened = async {
-        let line = core.rpc.line().await?;
+        let line = core.rpc.line(ASK_LIMIT).await?;
         let (requests, mut from) = mpsc::unbounded_channel();
         // A server says nothing before the first watch is there; this one is for a key that never exists.
         let first = WatchCreate { key: b"/lk/nothing".to_vec(), watch_id: 1, ..WatchCreate::default() };
         let _ = requests.send(WatchRequest { op: Some(WatchOp::Create(first)) });
         let answers = core.rpc.watch(&line, poll_fn(move |cx| from.poll_recv(cx))).await.map_err(Error::from)?;
-        Ok(Box::new(Stream { requests, answers }))
+        Ok(Box::new(Stream { line, requests, answers }))
     };
     let late = || Err(Error::unavailable("the server does not answer").in_store("etcd"));
     Done::Opened(tokio::time::timeout(ASK_LIMIT, opened).await.unwrap_or_else(|_| late()))

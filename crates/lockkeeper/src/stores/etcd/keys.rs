@@ -6,7 +6,7 @@
 //!   all that were ever in it. A claim's own is the key with its creation revision.
 //! - BASE is the name itself, or for a name with a `/`: `/` and the name with `/` and `%` percent-encoded. With native
 //!   names it is always the name.
-//! - `/lk/lease/LEASE/session` lives as long as a lease; `/lk/lease/LEASE/x-HOLDER` is a tombstone.
+//! - `/lk/lease/LEASE/session` lives as long as a lease; `/lk/lease/LEASE/x-HOLDER` says that a claim was broken.
 //! - `/lk/fence/KEY` and `/lk/value/KEY` are a register; KEY is percent-encoded.
 
 use crate::clock;
@@ -127,6 +127,16 @@ fn after(prefix: &[u8]) -> Vec<u8> {
     vec![0]
 }
 
+/// Whether a key is none of a lock.
+pub(super) fn is_ours(key: &[u8]) -> bool {
+    key.starts_with(OURS.as_bytes())
+}
+
+/// The first key after those.
+pub(super) fn after_ours() -> Vec<u8> {
+    after(OURS.as_bytes())
+}
+
 /// What lives as long as a lease does.
 pub(super) fn session(lease: i64) -> Vec<u8> {
     format!("{OURS}lease/{lease:x}/session").into_bytes()
@@ -245,6 +255,11 @@ pub(super) fn note_text(claim: &Claim) -> Vec<u8> {
     format!("lk1:{holder}:{}:{}:{host}:{label}", clock::wall_micros(), note.pid).into_bytes()
 }
 
+/// Between which values the notes of a holder's claims lie.
+pub(super) fn notes_of(holder: HolderId) -> [Vec<u8>; 2] {
+    [":", ";"].map(|end| format!("lk1:{}{end}", holder.to_hex()).into_bytes())
+}
+
 fn parse_note(text: &str) -> Option<(HolderId, (Note, u64))> {
     let mut fields = text.strip_prefix("lk1:")?.splitn(5, ':');
     let holder = HolderId::from_hex(fields.next()?)?;
@@ -350,6 +365,11 @@ mod tests {
         assert!(text.is_ascii(), "{text:?}");
         let (holder, (read, _)) = parse_note(std::str::from_utf8(&text).unwrap()).unwrap();
         assert_eq!((holder, read), (HolderId::from_u128(9), note));
+        let between = |holder| {
+            let [low, high] = notes_of(HolderId::from_u128(holder));
+            low < text && text < high
+        };
+        assert_eq!([8, 9, 10].map(between), [false, true, false]);
         for bad in ["", "lk1:1:x:%zz:y", &String::from_utf8_lossy(&text[..40])] {
             assert_eq!(parse_note(bad), None, "{bad}");
         }

@@ -41,16 +41,6 @@ pub(super) fn first(keys: &Keys) -> Op {
     Range::span(from, end).oldest(1).into()
 }
 
-/// What a claim reads in the step that puts it at the end of the line. Readers take a second look.
-pub(super) fn joining(keys: &Keys, mode: Mode) -> Vec<Op> {
-    if mode != Mode::Exclusive {
-        return Vec::new();
-    }
-    let [from, end] = keys.all();
-    let all = || Range::span(from, end).keys_only();
-    vec![first(keys), all().count_only().into(), all().newest(2).into()]
-}
-
 /// What was found.
 #[derive(Debug, Default)]
 pub(super) struct Line {
@@ -79,31 +69,6 @@ impl Line {
             newest: found.flat_map(|range| range.kvs).map(|kv| Entry::read(keys, kv)).collect(),
             revision,
         }
-    }
-
-    /// The answer to [`first`] or [`joining`].
-    pub(super) fn joined(keys: &Keys, revision: i64, mut found: impl Iterator<Item = RangeAnswer>) -> Self {
-        let entries = |range: Option<RangeAnswer>| -> Vec<Entry> {
-            range.map(|range| range.kvs).unwrap_or_default().into_iter().map(|kv| Entry::read(keys, kv)).collect()
-        };
-        let head = entries(found.next());
-        let count = found.next().map_or(0, |range| range.count);
-        let newest = entries(found.next());
-        Self { first: head.first().cloned(), head, count, newest, revision, ..Self::default() }
-    }
-
-    /// Whether one Exclusive claim holds, so that all others wait.
-    pub(super) fn is_plain(&self) -> bool {
-        self.first.as_ref().is_some_and(|first| first.mode == Mode::Exclusive)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.first.is_none()
-    }
-
-    /// The first one, if it has this key.
-    pub(super) fn first_is(&self, own: &[u8]) -> Option<&Entry> {
-        self.first.as_ref().filter(|first| first.key == own)
     }
 
     /// One more has joined it at the end.

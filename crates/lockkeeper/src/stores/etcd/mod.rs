@@ -1,9 +1,9 @@
 //! Locks across machines, on an etcd cluster (3.4 or newer).
 //!
 //! **Algorithm.** A claim is a key on the keeper's lease; all keys of a lock in the order of their creation are its line,
-//! and those at the head who fit together hold. Taking a free lock is one transaction that compares the whole line with
-//! nothing and writes nothing when refused; a claim that waits joins the line in the same transaction, watches the key
-//! right before it and takes the lock when that is gone. Who came before can only become fewer, so a turn that has come
+//! and those at the head who fit together hold. Taking a free lock is one transaction; one that does not wait compares the
+//! whole line with nothing and writes nothing when refused, one that waits joins the line, watches the key right before
+//! it and takes the lock when that is gone. Who came before can only become fewer, so a turn that has come
 //! stays. The token is the revision at which ownership was proved: that of the key when the lock was free, that of the
 //! key written anew when the turn came. Nobody is granted by an event: after each, the line is read.
 //!
@@ -17,18 +17,24 @@
 //! **Guarantee**: `Consensus`.
 
 mod acquire;
+mod care;
 mod core;
 mod error;
 mod events;
+mod gathered;
 mod keys;
+mod lease;
 mod line;
+mod link;
 mod options;
 mod people;
 mod proto;
 mod registers;
 mod renew;
 mod rpc;
+mod seats;
 mod sweep;
+mod turn;
 
 use self::core::{ASK_LIMIT, Core};
 use crate::error::{Error, Result};
@@ -82,8 +88,10 @@ impl EtcdStore {
 /// The shortest lease the server grants, in seconds: it depends on its election timeout, and only a grant tells.
 async fn shortest_lease(rpc: &Rpc) -> Result<u64> {
     let mut last = Error::unavailable("the URL names no member");
-    for _ in &rpc.options().members {
-        match rpc.lease_grant(1, ASK_LIMIT).await {
+    for left in (0..rpc.options().members.len()).rev() {
+        // A member that keeps silent is left for the next one; the last one may take its time.
+        let limit = if left == 0 { ASK_LIMIT } else { ASK_LIMIT / 3 };
+        match rpc.lease_grant(1, limit).await {
             // It ends by itself.
             Ok(granted) => return Ok(u64::try_from(granted.ttl).unwrap_or(1).max(1)),
             Err(fault) => {
@@ -124,6 +132,8 @@ impl Store for EtcdStore {
             push: true,
             runtime: Runtime::Tokio,
             ttl_floor: Duration::from_secs(self.core.floor),
+            // A new leader begins every lease anew.
+            ttl_factor: 2,
             // The server looks for ended leases twice a second, and an election can fall in between.
             hand_over_slack: Duration::from_secs(5),
             ..StoreInfo::new("etcd", Guarantee::Consensus)

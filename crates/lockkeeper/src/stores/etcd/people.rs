@@ -12,8 +12,13 @@ use crate::token::Token;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// How many keys are read at once while looking for names.
+/// How many keys are read at once while looking for names, and how often for one page: whoever lists goes on from there.
 const SCAN: i64 = 500;
+const MOST_SCANS: u32 = 20;
+
+/// How much of a line is shown, of one lock and of each of a list; the rest is counted.
+const SHOWN: i64 = 1000;
+const LISTED: i64 = 20;
 
 /// Of how many leases the time left is asked for to show one lock.
 const MOST_LEASES: usize = 10;
@@ -21,8 +26,8 @@ const MOST_LEASES: usize = 10;
 impl Core {
     pub(super) async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
         let keys = self.keys(name)?;
-        let line = self.lines(std::slice::from_ref(&keys)).await?.pop().unwrap_or_default();
-        let Some(mut record) = record(name, &line) else { return Ok(None) };
+        let (line, count) = self.lines(std::slice::from_ref(&keys), SHOWN).await?.pop().unwrap_or_default();
+        let Some(mut record) = record(name, &line, count) else { return Ok(None) };
         let mut asked: HashMap<i64, Option<Duration>> = HashMap::new();
         for (holder, entry) in record.holders.iter_mut().zip(&line) {
             if !asked.contains_key(&entry.lease) && asked.len() < MOST_LEASES {
@@ -36,13 +41,13 @@ impl Core {
         Ok(Some(record))
     }
 
-    /// Everybody in these locks' lines, in order.
-    async fn lines(&self, locks: &[Keys]) -> Result<Vec<Vec<Entry>>> {
-        let range = |keys: &Keys| Op::from(Range::span(&keys.prefix[..], &keys.end[..]).oldest(0));
+    /// So many of these locks' lines (0: all of them), in order, and how many there are.
+    async fn lines(&self, locks: &[Keys], most: i64) -> Result<Vec<(Vec<Entry>, i64)>> {
+        let range = |keys: &Keys| Op::from(Range::span(&keys.prefix[..], &keys.end[..]).oldest(most));
         let txn = Txn { then: locks.iter().map(range).collect(), ..Txn::default() };
         let found = self.rpc.txn(txn, ASK_LIMIT).await.map_err(Error::from)?;
         let read = |(keys, range): (&Keys, super::proto::RangeAnswer)| {
-            range.kvs.into_iter().map(|kv| Entry::read(keys, kv)).collect()
+            (range.kvs.into_iter().map(|kv| Entry::read(keys, kv)).collect(), range.count)
         };
         Ok(locks.iter().zip(found.ranges()).map(read).collect())
     }
@@ -58,9 +63,14 @@ impl Core {
             }
         }
         let mut found: Vec<(LockName, Keys)> = Vec::new();
-        let (mut seen, mut next) = (HashSet::new(), None);
+        let (mut seen, mut next, mut scans) = (HashSet::new(), None, 0);
         'scan: for [mut from, end] in spans {
             loop {
+                if scans == MOST_SCANS {
+                    next = Some(Cursor(from));
+                    break 'scan;
+                }
+                scans += 1;
                 let range = Range::span(&from[..], &end[..]).keys_only().at_most(SCAN);
                 let txn = Txn { then: vec![range.into()], ..Txn::default() };
                 let page = self.rpc.txn(txn, ASK_LIMIT).await.map_err(Error::from)?.ranges().next().unwrap_or_default();
@@ -88,12 +98,14 @@ impl Core {
                 if !page.more {
                     break;
                 }
+                let beyond = if keys::is_ours(&last) { Some(keys::after_ours()) } else { beyond };
                 from = beyond.filter(|end| *end > last).unwrap_or_else(|| [&last[..], b"\0"].concat());
             }
         }
         let locks: Vec<Keys> = found.iter().map(|(_, keys)| keys.clone()).collect();
-        let lines = if locks.is_empty() { Vec::new() } else { self.lines(&locks).await? };
-        let records = found.iter().zip(&lines).filter_map(|((name, _), line)| record(name, line)).collect();
+        let lines = if locks.is_empty() { Vec::new() } else { self.lines(&locks, LISTED).await? };
+        let record = |((name, _), (line, count)): (&(LockName, Keys), &(Vec<Entry>, i64))| record(name, line, *count);
+        let records = found.iter().zip(&lines).filter_map(record).collect();
         Ok(Page { records, next })
     }
 
@@ -105,7 +117,7 @@ impl Core {
 
     pub(super) async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         let keys = self.keys(name)?;
-        let line = self.lines(std::slice::from_ref(&keys)).await?.pop().unwrap_or_default();
+        let (line, _) = self.lines(std::slice::from_ref(&keys), 0).await?.pop().unwrap_or_default();
         let found = line[..holders(&line)].iter().find(|entry| entry.token().is_ok_and(|seen| seen == token));
         let Some(entry) = found else { return Ok(Break::NotHeld) };
         let mut then = vec![Op::delete(&entry.key[..])];
@@ -113,7 +125,16 @@ impl Core {
             then.push(Op::put(keys::tomb(entry.lease, holder), BROKEN, entry.lease));
         }
         let compare = vec![Compare::modified(&entry.key, entry.modified)];
-        match self.rpc.txn(Txn { compare, then, otherwise: Vec::new() }, ASK_LIMIT).await {
+        let mut txn = Txn { compare, then, otherwise: Vec::new() };
+        let broken = match self.rpc.txn(txn.clone(), ASK_LIMIT).await {
+            Err(Fault::Full) => {
+                // Nothing can be written; without the tombstone the holder is told that its key is gone.
+                txn.then.truncate(1);
+                self.rpc.txn(txn, ASK_LIMIT).await
+            }
+            broken => broken,
+        };
+        match broken {
             // The revision of the break itself lies above the holder's and below the next one's.
             Ok(answer) if answer.succeeded => keys::token(answer.revision()).map(Break::Broken),
             Ok(_) | Err(Fault::NoLease) => Ok(Break::NotHeld),
@@ -122,11 +143,13 @@ impl Core {
     }
 }
 
-fn record(name: &LockName, line: &[Entry]) -> Option<Record> {
+/// `line` is the head of a line of so many.
+fn record(name: &LockName, line: &[Entry], count: i64) -> Option<Record> {
     let (holding, waiting) = line.split_at(holders(line));
     let mut record = Record::new(name.clone());
     record.holders.extend(holding.iter().map(Entry::record));
     record.waiters.extend(waiting.iter().map(|entry| WaiterRecord::new(entry.mode, entry.record().note)));
-    record.waiting = u32::try_from(record.waiters.len()).unwrap_or(u32::MAX);
+    let waiting = usize::try_from(count).unwrap_or(usize::MAX).saturating_sub(holding.len());
+    record.waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
     (!line.is_empty()).then_some(record)
 }

@@ -1,15 +1,25 @@
 //! Keeping claims, and ending them.
 
-use super::acquire::{Asked, RELEASED};
-use super::core::{Before, Core, Lease, News, Seat, Watch, limit};
+use super::acquire::Asked;
+use super::core::{Before, Core, News, Watch, limit};
 use super::error::Fault;
 use super::keys::{self, Entry};
 use super::proto::{Compare, Op, Range, Txn};
+use super::seats::Seat;
 use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};
+use crate::token::HolderId;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+
+/// A release under way, also when it is given up half-way.
+struct Leaving<'a>(&'a Core, HolderId);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.left(self.1);
+    }
+}
 
 impl Core {
     /// `renew` of the contract: one keep-alive for each lease, one look for each claim in line.
@@ -53,11 +63,11 @@ impl Core {
     /// All held claims of one lease.
     async fn keep(&self, claims: &[Claim], seats: &[(usize, Seat)]) -> Vec<(usize, Result<Renewal>)> {
         let Some((_, Seat { lease, .. })) = seats.first() else { return Vec::new() };
-        let own = seats.iter().map(|(_, seat)| (seat.key.clone(), seat.created.unwrap_or(0))).collect();
+        let own: Vec<_> = seats.iter().map(|(_, seat)| (seat.key.clone(), seat.created.unwrap_or(0))).collect();
         // The earliest stamp: the keep-alive was sent after every one of them.
         let stamp = seats.iter().map(|(at, _)| claims[*at].stamp).min().unwrap_or_default();
         let ttl = seats.iter().map(|(at, _)| claims[*at].ttl).min().unwrap_or_default();
-        let kept = self.keep_alive(lease, stamp, own, limit(ttl)).await;
+        let kept = self.keep_alive(lease, stamp, &own, limit(ttl)).await;
         let answer = |(n, (at, seat)): (usize, &(usize, Seat))| {
             let (at, seat, kept, lease) = (*at, seat.clone(), kept.clone(), lease.clone());
             async move {
@@ -85,7 +95,7 @@ impl Core {
         let stamp = claims.iter().map(|claim| claim.stamp).min().unwrap_or_default();
         if stamp.since(seat.lease.acked()) >= seat.lease.ttl / 6 {
             // A failure changes nothing yet: the next one comes soon.
-            let _ = self.keep_alive(&seat.lease, stamp, Vec::new(), limit(seat.lease.ttl)).await;
+            let _ = self.keep_alive(&seat.lease, stamp, &[], limit(seat.lease.ttl)).await;
         }
     }
 
@@ -132,29 +142,20 @@ impl Core {
     /// `release` of the contract, for one claim.
     pub(super) async fn release(&self, claim: &Claim) -> Result<Release> {
         let Some(seat) = self.leave(claim) else { return Ok(Release::NotHeld) };
+        let _leaving = Leaving(self, claim.holder);
         if seat.lost.is_some() {
             self.stand_up(claim.holder);
             return Ok(Release::NotHeld);
         }
-        let late = claim.unsettled || seat.unanswered > 0;
-        let released = match self.end(claim, &seat, late).await {
-            // Nothing can be written, so nothing can arrive late either.
-            Err(Fault::Full) => self.end(claim, &seat, false).await,
-            released => released,
-        };
-        match released {
+        match self.end(claim, &seat).await {
             Ok(released) => {
                 self.stand_up(claim.holder);
-                if late {
-                    // The tombstone has to be cleared away.
+                if claim.unsettled || seat.unanswered > 0 {
+                    // What may still arrive is refused here, or swept there.
+                    self.refuse(claim.holder);
                     self.doubt();
                 }
                 Ok(if released { Release::Released } else { Release::NotHeld })
-            }
-            Err(Fault::NoLease) => {
-                self.stand_up(claim.holder);
-                self.lease_ended(&seat.lease);
-                Ok(Release::NotHeld)
             }
             Err(fault) => {
                 self.doubt();
@@ -163,16 +164,15 @@ impl Core {
         }
     }
 
-    /// Deletes a claim's key if it is its own; with `late` leaves a tombstone, which lives no longer than the lease that an
-    /// acquire under way needs.
-    async fn end(&self, claim: &Claim, seat: &Seat, late: bool) -> Result<bool, Fault> {
-        let Seat { lease, key, created, .. } = seat;
-        let lease: &Arc<Lease> = lease;
-        let own = created.map_or_else(|| Compare::present(key), |created| Compare::created(key, created));
-        let tomb = late.then(|| Op::put(keys::tomb(lease.id, claim.holder), RELEASED, lease.id));
-        let mut then = vec![Op::delete(&key[..])];
-        then.extend(tomb.clone());
-        let txn = Txn { compare: vec![own], then, otherwise: tomb.into_iter().collect() };
+    /// Deletes a claim's key if it is its own.
+    async fn end(&self, claim: &Claim, seat: &Seat) -> Result<bool, Fault> {
+        let Seat { key, created, .. } = seat;
+        // Keys are used again, and this may arrive late: without a revision to compare, the key must be the holder's own.
+        let compare = match created {
+            Some(created) => vec![Compare::created(key, *created)],
+            None => Compare::value_between(key, keys::notes_of(claim.holder)).into(),
+        };
+        let txn = Txn { compare, then: vec![Op::delete(&key[..])], otherwise: Vec::new() };
         Ok(self.rpc.txn(txn, limit(claim.ttl)).await?.succeeded)
     }
 }

@@ -1,98 +1,46 @@
-//! Calls to the cluster: one connection per Tokio runtime, to one member at a time; another member when that one fails.
+//! Calls to the cluster, each on a connection of the caller's runtime; see `link.rs` for where those come from.
 
 use super::error::{Fault, map, unknown, unreachable};
+use super::link::{Line, Links};
 use super::options::Options;
 use super::proto::{
     Authenticate, Authenticated, LeaseAnswer, LeaseGrant, LeaseId, Nothing, Txn, TxnAnswer, WatchAnswer, WatchRequest,
 };
 use crate::error::{Error, Result};
 use futures_util::Stream;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
-use tokio::runtime::{Handle, Id};
-use tokio::sync::oneshot;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::Channel;
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
-/// The longest pause before a cluster that could not be reached is tried again.
-const MAX_PAUSE: Duration = Duration::from_millis(500);
-
-/// From how many entries on the table is looked through for old failures.
-const SWEEP_AT: usize = 64;
-
-/// After this long without an answer, later calls go to another member.
+/// After this long without an answer, or half of what a call may take, later calls go to another member.
 const DOUBT_AFTER: Duration = Duration::from_millis(1500);
 
-/// The connections of one store.
-#[derive(Debug)]
-pub(super) struct Rpc(Arc<Shared>);
+/// But not before this; a call that its caller gave up after so long is a sign of a silent member too.
+const SILENCE: Duration = Duration::from_millis(300);
 
+/// The longest answer that is read: a line, or all keys of a lease.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// Calls to one cluster.
 #[derive(Debug)]
-struct Shared {
-    options: Options,
-    links: Mutex<HashMap<Id, Link>>,
-    /// Which member is asked.
-    member: AtomicUsize,
-    next: AtomicU64,
-    /// What the last login gave.
-    token: Mutex<Option<AsciiMetadataValue>>,
+pub(super) struct Rpc {
+    links: Arc<Links>,
     logging_in: tokio::sync::Mutex<()>,
-}
-
-enum Link {
-    Up {
-        line: Line,
-        /// Dropped with the link: ends the task that watches the runtime.
-        _watch: oneshot::Sender<()>,
-    },
-    Opening(Vec<oneshot::Sender<Result<Line>>>),
-    Down {
-        until: Instant,
-        error: Error,
-        failures: u32,
-    },
-}
-
-impl std::fmt::Debug for Link {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Up { .. } => "Up",
-            Self::Opening(_) => "Opening",
-            Self::Down { .. } => "Down",
-        })
-    }
-}
-
-/// A connection in use.
-#[derive(Clone)]
-pub(super) struct Line {
-    channel: Channel,
-    member: usize,
-    runtime: Id,
-    serial: u64,
 }
 
 impl Rpc {
     pub(super) fn new(options: Options) -> Self {
-        Self(Arc::new(Shared {
-            // Keepers of one URL begin with different members, so that none has all of them.
-            member: AtomicUsize::new(fastrand::usize(..options.members.len().max(1))),
-            options,
-            links: Mutex::default(),
-            next: AtomicU64::new(1),
-            token: Mutex::default(),
-            logging_in: tokio::sync::Mutex::default(),
-        }))
+        Self { links: Arc::new(Links::new(options)), logging_in: tokio::sync::Mutex::default() }
     }
 
     pub(super) fn options(&self) -> &Options {
-        &self.0.options
+        self.links.options()
     }
 
     pub(super) async fn txn(&self, txn: Txn, limit: Duration) -> Result<TxnAnswer, Fault> {
@@ -125,12 +73,12 @@ impl Rpc {
                 Err(status) => Err(map(status)),
             }
         };
-        self.limited(line, limit, ask).await
+        self.within(line, limit, ask).await
     }
 
     /// A transaction on a given connection.
     pub(super) async fn txn_on(&self, line: &Line, txn: Txn, limit: Duration) -> Result<TxnAnswer, Fault> {
-        self.limited(line, limit, self.send(line, "/etcdserverpb.KV/Txn", txn)).await
+        self.within(line, limit, send(line, "/etcdserverpb.KV/Txn", txn)).await
     }
 
     /// A stream of watches.
@@ -147,62 +95,64 @@ impl Rpc {
         Q: prost::Message + Clone + 'static,
         A: prost::Message + Default + 'static,
     {
-        let ask = async {
-            let line = self.line().await.map_err(Fault::Refused)?;
-            match self.noticing(&line, self.send(&line, path, request.clone())).await {
-                Err(Fault::LoggedOut) if self.0.options.login.is_some() => {
-                    self.0.forget_token();
-                    let line = self.line().await.map_err(Fault::Refused)?;
-                    self.noticing(&line, self.send(&line, path, request)).await
-                }
-                answer => answer,
-            }
+        let line = match self.links.ready() {
+            Some(line) => line,
+            None => Box::pin(self.line(limit)).await.map_err(Fault::Refused)?,
         };
-        tokio::time::timeout(limit, ask).await.unwrap_or_else(|_| Err(unknown("the server did not answer in time")))
+        let again = self.options().login.is_some().then(|| request.clone());
+        match (self.within(&line, limit, send(&line, path, request)).await, again) {
+            (Err(Fault::LoggedOut), Some(request)) => {
+                Box::pin(async {
+                    let line = self.line(limit).await.map_err(Fault::Refused)?;
+                    self.within(&line, limit, send(&line, path, request)).await
+                })
+                .await
+            }
+            (answer, _) => answer,
+        }
     }
 
-    async fn limited<A>(
+    /// Runs a call for at most so long; one that is slow, fails or is given up makes the next ones go to another member.
+    async fn within<A>(
         &self,
         line: &Line,
         limit: Duration,
         call: impl Future<Output = Result<A, Fault>>,
     ) -> Result<A, Fault> {
-        let call = tokio::time::timeout(limit, self.noticing(line, call));
-        call.await.unwrap_or_else(|_| Err(unknown("the server did not answer in time")))
-    }
-
-    /// Runs a call; one that is slow or fails makes the next ones go to another member.
-    async fn noticing<A>(&self, line: &Line, call: impl Future<Output = Result<A, Fault>>) -> Result<A, Fault> {
-        let mut call = std::pin::pin!(call);
-        let answer = match tokio::time::timeout(DOUBT_AFTER, &mut call).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                self.0.leave(line);
-                call.await
+        let began = Instant::now();
+        let mut asking = Asking { links: &self.links, line, began, over: false };
+        let mut call = pin!(call);
+        let mut timer = pin!(tokio::time::sleep_until(began + DOUBT_AFTER.min(limit / 2).max(SILENCE).min(limit)));
+        let mut slow = false;
+        let answer = loop {
+            tokio::select! {
+                biased;
+                answer = &mut call => break answer,
+                () = &mut timer => {
+                    if slow {
+                        break Err(unknown("the server did not answer in time"));
+                    }
+                    slow = true;
+                    self.links.leave(line);
+                    timer.as_mut().reset(began + limit);
+                }
             }
         };
+        asking.over = true;
         answer.inspect_err(|fault| self.judge(line, fault))
     }
 
     fn judge(&self, line: &Line, fault: &Fault) {
         match fault {
-            Fault::Unknown(_) => self.0.leave(line),
-            Fault::LoggedOut => self.0.forget_token(),
+            Fault::Unknown(_) => self.links.leave(line),
+            Fault::LoggedOut => self.log_out(line),
             _ => {}
         }
     }
 
-    async fn send<Q, A>(&self, line: &Line, path: &'static str, request: Q) -> Result<A, Fault>
-    where
-        Q: prost::Message + 'static,
-        A: prost::Message + Default + 'static,
-    {
-        let mut grpc = Grpc::new(line.channel.clone());
-        // Nothing has been sent when this fails.
-        grpc.ready().await.map_err(|e| Fault::Unknown(unreachable(e)))?;
-        let codec = ProstCodec::<Q, A>::default();
-        let answer = grpc.unary(self.sign(request), PathAndQuery::from_static(path), codec).await;
-        answer.map(tonic::Response::into_inner).map_err(map)
+    /// The login that a connection showed has ended.
+    pub(super) fn log_out(&self, line: &Line) {
+        self.links.forget_login(line);
     }
 
     async fn stream<Q, A>(
@@ -217,7 +167,7 @@ impl Rpc {
     {
         let mut grpc = Grpc::new(line.channel.clone());
         grpc.ready().await.map_err(|e| Fault::Unknown(unreachable(e)))?;
-        let mut request = self.sign(requests);
+        let mut request = sign(line, requests);
         // A member that is cut off from its leader then ends the stream instead of keeping silent.
         request.metadata_mut().insert("hasleader", AsciiMetadataValue::from_static("true"));
         let codec = ProstCodec::<Q, A>::default();
@@ -225,153 +175,72 @@ impl Rpc {
         answer.map(tonic::Response::into_inner).map_err(map)
     }
 
-    fn sign<T>(&self, request: T) -> Request<T> {
-        let mut request = Request::new(request);
-        if let Some(token) = &*self.0.token.lock().unwrap_or_else(PoisonError::into_inner) {
-            request.metadata_mut().insert("token", token.clone());
-        }
-        request
+    /// This runtime's connection, logged in.
+    pub(super) async fn line(&self, limit: Duration) -> Result<Line> {
+        let open = async {
+            let line = self.links.open().await?;
+            if self.options().login.is_some() && line.login.is_none() { self.log_in(line).await } else { Ok(line) }
+        };
+        let late = |_| Error::unavailable("the server did not answer in time").in_store("etcd");
+        tokio::time::timeout(limit, open).await.map_err(late)?
     }
 
-    /// This runtime's connection, logged in. Opening it goes on when the caller gives up.
-    pub(super) async fn line(&self) -> Result<Line> {
-        let line = self.open_line().await?;
-        if self.0.options.login.is_some() && self.0.lock_token().is_none() {
-            self.log_in(&line).await?;
-        }
-        Ok(line)
-    }
-
-    async fn open_line(&self) -> Result<Line> {
-        let runtime = Handle::try_current().map_err(|_| Error::unavailable("a Tokio runtime is needed here"))?;
-        let id = runtime.id();
-        let (sender, opened) = oneshot::channel();
-        {
-            let mut links = self.0.lock();
-            let failures = match links.get_mut(&id) {
-                Some(Link::Up { line, .. }) => return Ok(line.clone()),
-                Some(Link::Opening(waiting)) => {
-                    waiting.push(sender);
-                    None
-                }
-                Some(Link::Down { until, error, .. }) if Instant::now() < *until => return Err(error.clone()),
-                Some(Link::Down { failures, .. }) => Some((*failures, sender)),
-                None => Some((0, sender)),
-            };
-            if let Some((failures, sender)) = failures {
-                if links.len() >= SWEEP_AT {
-                    // Failures of runtimes that have ended since.
-                    let now = Instant::now();
-                    links.retain(|_, link| !matches!(link, Link::Down { until, .. } if *until + MAX_PAUSE < now));
-                }
-                links.insert(id, Link::Opening(vec![sender]));
-                runtime.spawn(keep(Arc::downgrade(&self.0), id, failures));
-            }
-        }
-        opened.await.unwrap_or_else(|_| Err(Error::unavailable("the connection was given up while it was opened")))
-    }
-
-    async fn log_in(&self, line: &Line) -> Result<()> {
-        let Some((name, password)) = self.0.options.login.clone() else { return Ok(()) };
-        let _one_at_a_time = self.0.logging_in.lock().await;
-        if self.0.lock_token().is_some() {
-            return Ok(());
+    async fn log_in(&self, line: Line) -> Result<Line> {
+        let Some((name, password)) = self.options().login.clone() else { return Ok(line) };
+        let _one_at_a_time = self.logging_in.lock().await;
+        if let Some(line) = self.links.ready() {
+            return Ok(line);
         }
         let request = Authenticate { name, password };
-        match self.noticing(line, self.send(line, "/etcdserverpb.Auth/Authenticate", request)).await {
+        let asked = send(&line, "/etcdserverpb.Auth/Authenticate", request);
+        let token = match self.within(&line, super::core::ASK_LIMIT, asked).await {
             Ok(Authenticated { token }) => {
                 let odd = |_| Error::unavailable("the server's login token cannot be sent back").in_store("etcd");
                 let mut token = AsciiMetadataValue::try_from(token).map_err(odd)?;
                 token.set_sensitive(true);
-                *self.0.lock_token() = Some(token);
-                Ok(())
+                Some(token)
             }
             // The server has no users: anybody may do anything, we too.
-            Err(Fault::Refused(error)) if error.message().contains("authentication is not enabled") => Ok(()),
-            Err(fault) => Err(fault.into()),
-        }
+            Err(Fault::Refused(error)) if error.message().contains("authentication is not enabled") => None,
+            Err(fault) => return Err(fault.into()),
+        };
+        Ok(self.links.logged_in(line, token))
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Link>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_token(&self) -> MutexGuard<'_, Option<AsciiMetadataValue>> {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn forget_token(&self) {
-        *self.lock_token() = None;
-    }
-
-    /// Later calls go to another member, over another connection.
-    fn leave(&self, line: &Line) {
-        let next = (line.member + 1) % self.options.members.len().max(1);
-        let _ = self.member.compare_exchange(line.member, next, Ordering::Relaxed, Ordering::Relaxed);
-        let mut links = self.lock();
-        if matches!(links.get(&line.runtime), Some(Link::Up { line: up, .. }) if up.serial == line.serial) {
-            links.remove(&line.runtime);
-        }
-    }
+/// A call under way. Dropped without an answer, it says whether the member was silent for long.
+struct Asking<'a> {
+    links: &'a Links,
+    line: &'a Line,
+    began: Instant,
+    over: bool,
 }
 
-/// Opens a connection to the first member that accepts one, then stays until it is replaced or its runtime ends.
-async fn keep(shared: Weak<Shared>, runtime: Id, failures: u32) {
-    let mut gone = Gone { shared: shared.clone(), runtime, finished: false };
-    let Some(strong) = shared.upgrade() else { return };
-    let (members, first) = (&strong.options.members, strong.member.load(Ordering::Relaxed));
-    let mut opened = Err(Error::unavailable("the URL names no member").in_store("etcd"));
-    for step in 0..members.len() {
-        let member = (first + step) % members.len();
-        match members[member].connect().await {
-            Ok(channel) => {
-                strong.member.store(member, Ordering::Relaxed);
-                let serial = strong.next.fetch_add(1, Ordering::Relaxed);
-                opened = Ok(Line { channel, member, runtime, serial });
-                break;
-            }
-            Err(error) => opened = Err(unreachable(error)),
-        }
-    }
-    let (sender, replaced) = oneshot::channel();
-    let link = match &opened {
-        Ok(line) => Link::Up { line: line.clone(), _watch: sender },
-        Err(error) => {
-            let pause = Duration::from_millis(10).saturating_mul(1 << failures.min(8)).min(MAX_PAUSE);
-            let until = Instant::now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0);
-            Link::Down { until, error: error.clone(), failures: failures + 1 }
-        }
-    };
-    let up = opened.is_ok();
-    if let Some(Link::Opening(waiting)) = strong.lock().insert(runtime, link) {
-        for sender in waiting {
-            // Whoever gave up no longer listens.
-            let _ = sender.send(opened.clone());
-        }
-    }
-    drop((opened, strong));
-    if up {
-        // Resolves, with an error, when the link is dropped.
-        let _ = replaced.await;
-    }
-    gone.finished = true;
-}
-
-/// Dropped with its task; a task that did not finish was dropped with its runtime, and so was the connection.
-struct Gone {
-    shared: Weak<Shared>,
-    runtime: Id,
-    finished: bool,
-}
-
-impl Drop for Gone {
+impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        if !self.finished
-            && let Some(shared) = self.shared.upgrade()
-        {
-            shared.lock().remove(&self.runtime);
+        if !self.over && self.began.elapsed() >= SILENCE {
+            self.links.leave(self.line);
         }
     }
+}
+
+async fn send<Q, A>(line: &Line, path: &'static str, request: Q) -> Result<A, Fault>
+where
+    Q: prost::Message + 'static,
+    A: prost::Message + Default + 'static,
+{
+    let mut grpc = Grpc::new(line.channel.clone()).max_decoding_message_size(MAX_ANSWER);
+    // Nothing has been sent when this fails.
+    grpc.ready().await.map_err(|e| Fault::Unknown(unreachable(e)))?;
+    let codec = ProstCodec::<Q, A>::default();
+    let answer = grpc.unary(sign(line, request), PathAndQuery::from_static(path), codec).await;
+    answer.map(tonic::Response::into_inner).map_err(map)
+}
+
+fn sign<T>(line: &Line, request: T) -> Request<T> {
+    let mut request = Request::new(request);
+    if let Some((_, Some(token))) = &line.login {
+        request.metadata_mut().insert("token", token.clone());
+    }
+    request
 }

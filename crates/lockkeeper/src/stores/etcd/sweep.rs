@@ -1,8 +1,9 @@
 //! What keeps a lease's surroundings in order: the key that ends with it, and claims that nobody owns.
 
-use super::core::{ASK_LIMIT, Core, Lease, MAX_OPS, lock};
+use super::core::{ASK_LIMIT, Core, MAX_OPS, lock};
 use super::error::Fault;
 use super::keys;
+use super::lease::Lease;
 use super::proto::{Compare, Op, Range, Txn};
 use crate::error::{Error, Result};
 use std::collections::HashSet;
@@ -11,12 +12,12 @@ use std::time::Duration;
 
 impl Core {
     /// Puts the key whose end is the end of the lease; the revision up to which it is known to be there.
-    pub(super) async fn put_session(&self, lease: &Lease) -> Result<i64, Fault> {
+    pub(super) async fn put_session(&self, lease: &Lease, limit: Duration) -> Result<i64, Fault> {
         let key = keys::session(lease.id);
         let compare = vec![Compare::absent(&key)];
         let then = vec![Op::put(&key[..], "lk1", lease.id)];
         let otherwise = vec![Range::one(&key[..]).keys_only().into()];
-        Ok(self.rpc.txn(Txn { compare, then, otherwise }, ASK_LIMIT).await?.revision())
+        Ok(self.rpc.txn(Txn { compare, then, otherwise }, limit).await?.revision())
     }
 
     /// Deletes a key that was left over from an earlier claim.
@@ -28,13 +29,13 @@ impl Core {
 
     /// Deletes what hangs on a lease and belongs to no claim, and old tombstones; the tombstones that are left.
     ///
-    /// A claim takes its seat before its acquire is sent and keeps it until its release was answered, so a key without a
-    /// seat is a leftover: of a release that was lost, or of an acquire that came after everybody had given up.
+    /// A claim takes its seat before its acquire is sent and keeps it until its release has come back, so a key without a
+    /// seat is a leftover: of a release that was lost, or of an acquire that came after it.
     pub(super) async fn sweep(&self, lease: &Arc<Lease>, old: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         let listed = self.rpc.lease_left(lease.id, true, ASK_LIMIT).await.map_err(Error::from)?;
         let (keys, revision) = (listed.keys, listed.header.map_or(0, |header| header.revision));
         let owned: HashSet<Vec<u8>> =
-            lock(&self.seats).values().filter(|seat| !seat.releasing).map(|seat| seat.key.clone()).collect();
+            lock(&self.seats).values().filter(|seat| seat.is_taken()).map(|seat| seat.key.clone()).collect();
         let session = keys::session(lease.id);
         let (tombs, claims): (Vec<_>, Vec<_>) =
             keys.into_iter().filter(|key| *key != session).partition(|key| keys::tomb_of(key).is_some());
