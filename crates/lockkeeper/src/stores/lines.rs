@@ -136,12 +136,14 @@ impl<L: Line> Lines<L> {
     }
 
     /// All connections that are open.
+    #[cfg(feature = "postgres")]
     pub(super) fn open_ones(&self) -> Vec<L> {
         let up = |link: &Link<L>| if let Link::Up { line, .. } = link { Some(line.clone()) } else { None };
         self.0.lock().values().filter_map(up).collect()
     }
 
     /// Closes every connection; the next call opens another.
+    #[cfg(feature = "postgres")]
     pub(super) fn hang_up(&self) {
         self.open_ones().iter().for_each(|line| line.place().broken());
     }

@@ -4,7 +4,7 @@
 pub mod consul;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 mod lines;
 pub mod memory;
 #[cfg(feature = "mysql")]
