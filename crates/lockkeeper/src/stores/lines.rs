@@ -91,9 +91,14 @@ impl<L: Line> Default for Lines<L> {
 impl<L: Line> Lines<L> {
     /// This runtime's connection, if it is open already.
     pub(super) fn ready(&self, key: &L::Key) -> Option<L> {
+        self.look(key, L::clone)
+    }
+
+    /// What is asked of it, if it is open already.
+    pub(super) fn look<T>(&self, key: &L::Key, ask: impl FnOnce(&L) -> T) -> Option<T> {
         let key = (Handle::try_current().ok()?.id(), key.clone());
         match self.0.lock().get(&key)? {
-            Link::Up { line, .. } => line.is_open().then(|| line.clone()),
+            Link::Up { line, .. } if line.is_open() => Some(ask(line)),
             _ => None,
         }
     }

@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use crate::machine::hold;
 use crate::machine::queue::{self, Answer, Queue};
 use crate::store::{Attempt, Event, LossReason, Renewal};
-use std::time::Duration;
 
 /// How many pushed grants are remembered for claims whose answer is still on its way.
 const EARLY: usize = 256;
@@ -31,8 +30,8 @@ impl State {
     /// Everything that is due at `now`: losses are told here, calls are returned.
     fn due(&mut self, now: Stamp) -> Work {
         let mut work = Work::default();
-        // Renewals a few milliseconds early join the batch; their own machine decides.
-        let horizon = now.after(Duration::from_millis(5));
+        // Renewals that are due soon join the batch; their own machine decides.
+        let horizon = now.after(hold::MAX_SLACK);
         let due: Vec<_> = self.timers.range(..=(horizon, u64::MAX)).copied().collect();
         for (at, key) in due {
             if let Some(waker) = self.alarms.get(&key) {

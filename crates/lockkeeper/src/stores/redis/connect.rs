@@ -104,7 +104,7 @@ impl Links {
     /// What this runtime's connection listens to, if there is one that listens.
     pub(super) fn channel(&self) -> Option<Arc<str>> {
         self.0.sink.get()?;
-        self.ready(&self.only_node()?)?.channel
+        self.0.lines.look(&(self.only_node()?, 0), |line| line.channel.clone())?
     }
 
     pub(super) fn options(&self) -> &Options {
