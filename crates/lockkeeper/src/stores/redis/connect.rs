@@ -19,6 +19,9 @@ use tokio::runtime::{Handle, Id};
 /// How long opening a connection may take, name resolution and TLS included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
+/// How many writes, each of many calls, may wait for a connection. Room is made when it is needed.
+const ROOM: usize = 16_384;
+
 /// Which server, which of its connections: 0 is shared, others belong to one call at a time.
 type Key = (Node, u32);
 
@@ -204,6 +207,8 @@ pub(super) async fn open(
         .set_connection_timeout(Some(CONNECT_LIMIT))
         // Each call has a limit of its own, from its lease.
         .set_response_timeout(None)
+        // Never full: whoever waits for room may be overtaken, and gathered calls go out in order.
+        .set_pipeline_buffer_size(ROOM)
         .set_push_sender(pushed);
     let client = options.client(node)?;
     let connecting = client.get_multiplexed_async_connection_with_config(&config);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::unconstrained;
 
 /// The most commands of one write: a server answers nobody else meanwhile.
 const MOST: usize = 128;
@@ -68,16 +69,18 @@ pub(in crate::stores) async fn send(line: &mut Line, commands: Vec<Cmd>) -> Vec<
     if before == 0 { send_now(&mut line.connection, commands).await } else { gather.send(commands).await }
 }
 
+/// The first poll hands the commands to the connection, whatever else the task has done in its turn: Tokio would put a
+/// busy one off, and others would overtake it.
 async fn send_now(connection: &mut MultiplexedConnection, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
     if let [command] = commands.as_slice() {
-        return vec![connection.send_packed_command(command).await.and_then(Value::extract_error)];
+        return vec![unconstrained(connection.send_packed_command(command)).await.and_then(Value::extract_error)];
     }
     let count = commands.len();
     let mut pipeline = Pipeline::with_capacity(count);
     for command in commands {
         pipeline.add_command(command);
     }
-    match connection.send_packed_commands(&pipeline, 0, count).await {
+    match unconstrained(connection.send_packed_commands(&pipeline, 0, count)).await {
         Ok(mut values) => {
             values.resize(count, Value::Nil);
             values.into_iter().map(Value::extract_error).collect()
@@ -98,7 +101,7 @@ async fn run(connection: MultiplexedConnection, mut parcels: mpsc::UnboundedRece
             size += next.commands.len();
             together.push(next);
         }
-        // The first poll hands them to the connection, before any that come later; those need not wait for these answers.
+        // Handed to the connection before any that come later; those need not wait for these answers.
         let mut delivery = Box::pin(deliver(connection.clone(), together));
         if poll_fn(|cx| Poll::Ready(delivery.as_mut().poll(cx))).await.is_pending() {
             tokio::spawn(delivery);
