@@ -9,10 +9,13 @@ use lockkeeper::{Lease, State};
 use rustix::process::{Pid, Signal, WaitStatus, kill_current_process_group};
 use serde_json::json;
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the tree is looked at while it is being ended.
 const LOOK: Duration = Duration::from_millis(2);
+
+/// How long a killed process may take to be gone: on a busy machine it waits for its turn to die.
+const DYING: Duration = Duration::from_secs(1);
 /// How long a stop of this process may take to arrive; when none does, stopping is not possible here.
 const STOP: Duration = Duration::from_millis(200);
 
@@ -112,6 +115,7 @@ impl Supervisor<'_> {
         let mut end = None;
         let mut pause = LOOK;
         let mut told = false;
+        let began = Instant::now();
         loop {
             let left = tree::descendants(&self.strangers);
             tree::signal(&left, Signal::KILL);
@@ -124,7 +128,7 @@ impl Supervisor<'_> {
                 return end;
             }
             // What ignores KILL has become another user's, or hangs in the kernel: it is not ours to end.
-            if !told && matches!(self.lease.state(), State::Lost(_)) && pause > LOOK {
+            if !told && matches!(self.lease.state(), State::Lost(_)) && began.elapsed() > DYING {
                 told = true;
                 let pids: Vec<_> = left.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
                 let text =
