@@ -1,5 +1,16 @@
 //! The stores, one file each.
 
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
+mod address;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
+mod connecting;
 #[cfg(feature = "consul")]
 pub mod consul;
 #[cfg(feature = "etcd")]
@@ -19,5 +30,7 @@ pub(crate) mod shedlock;
 pub mod slot;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
+mod tls_files;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;

@@ -32,6 +32,7 @@ use crate::register::{Entry, Pass, Register, Written};
 use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Store, StoreInfo,
 };
+use crate::stores::connecting;
 use crate::token::Token;
 use async_trait::async_trait;
 use events::Events;
@@ -63,12 +64,8 @@ impl ConsulStore {
 
     pub(crate) async fn from_parts(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let options = Options::parse(scheme, place, pairs)?;
-        let asked = if tokio::runtime::Handle::try_current().is_ok() {
-            ask(options.clone()).await
-        } else {
-            ask_elsewhere(options.clone()).await
-        };
-        asked.map_err(|e| e.in_store("consul").during("connect"))?;
+        let asked = options.clone();
+        connecting::ask(move || ask(asked)).await.map_err(|e| e.in_store("consul").during("connect"))?;
         let (sender, news) = mpsc::unbounded_channel();
         Ok(Self { core: Arc::new(Core::new(options, sender)), events: Events::new(news).into() })
     }
@@ -84,22 +81,6 @@ async fn ask(options: Options) -> Result<()> {
         }
         read => read.map(drop),
     }
-}
-
-/// The same for a caller without a runtime, on a thread with one.
-async fn ask_elsewhere(options: Options) -> Result<()> {
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let asked = match runtime {
-            Ok(runtime) => runtime.block_on(ask(options)),
-            Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
-        };
-        // Nobody listens when connecting was cancelled.
-        let _ = sender.send(asked);
-    });
-    spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;
-    receiver.await.map_err(|e| Error::unavailable("connecting was interrupted").with_source(e))?
 }
 
 #[async_trait]

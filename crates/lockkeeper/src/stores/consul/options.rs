@@ -2,8 +2,10 @@
 
 use super::names;
 use crate::duration;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::name::escape;
+use crate::stores::address::Dialect;
+use crate::stores::tls_files::{TlsFiles, USUAL};
 use hyper::header::HeaderValue;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -11,11 +13,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Every option, for the error that lists them.
-const KNOWN: &str =
-    "ca_file, cert_file, checks, datacenter, key_file, lock_delay, namespace, partition, suffix, token_file";
-
-const SHAPE: &str = "a Consul URL looks like consul://[:TOKEN@]HOST[:PORT][/PREFIX], with consuls:// for TLS";
+static URL: Dialect = Dialect {
+    store: "consul",
+    url: "a Consul URL",
+    shape: "a Consul URL looks like consul://[:TOKEN@]HOST[:PORT][/PREFIX], with consuls:// for TLS",
+    least: "consul://localhost:8500",
+    known: "ca_file, cert_file, checks, datacenter, key_file, lock_delay, namespace, partition, suffix, token_file",
+};
 
 /// What the server allows at most, and what `consul lock` asks for.
 const MAX_LOCK_DELAY: Duration = Duration::from_secs(60);
@@ -46,36 +50,26 @@ impl fmt::Debug for Options {
 }
 
 pub(super) fn bad(text: impl Into<String>) -> Error {
-    Error::invalid_config(text).in_store("consul")
+    URL.bad(text)
 }
 
 impl Options {
     /// Reads what follows the scheme, not yet decoded, and the query's pairs.
     pub(super) fn parse(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
-        let rest = place.strip_prefix("//").ok_or_else(|| bad(SHAPE))?;
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, address) = authority.rsplit_once('@').map_or((None, authority), |(login, at)| (Some(login), at));
-        let mut token = match login.map(|login| login.split_once(':').unwrap_or((login, ""))) {
-            None => None,
-            Some(("", token)) => Some(crate::url::decode(token)?).filter(|token| !token.is_empty()),
-            Some(_) => return Err(bad("Consul knows no users: a token is written consul://:TOKEN@HOST")),
+        let split = URL.split(place)?;
+        let (None, mut token) = split.login()? else {
+            return Err(bad("Consul knows no users: a token is written consul://:TOKEN@HOST"));
         };
-        let (host, port) = parse_address(address)?;
-        let (mut ca, mut cert, mut key) = (None, None, None);
+        let (host, port) = parse_address(split.hosts)?;
+        let mut files = TlsFiles::new(&URL, USUAL);
         let (mut namespace, mut partition, mut datacenter) = (None, None, None);
         let (mut lock_delay, mut checks, mut suffix) = (None, Vec::new(), names::SUFFIX.to_owned());
         for (option, value) in pairs {
+            if files.take(option, value)? {
+                continue;
+            }
             match option.as_str() {
-                "token_file" if token.is_some() => {
-                    return Err(bad("the token is given twice: in the URL and as token_file"));
-                }
-                "token_file" => {
-                    let text = String::from_utf8(read(option, value)?).map_err(|_| bad("token_file is not UTF-8"))?;
-                    token = Some(text.trim_end_matches(['\n', '\r']).to_owned());
-                }
-                "ca_file" => ca = Some(read(option, value)?),
-                "cert_file" => cert = Some(read(option, value)?),
-                "key_file" => key = Some(read(option, value)?),
+                "token_file" => token = Some(URL.secret("token", token.as_deref(), option, value)?),
                 "datacenter" => datacenter = Some(value.clone()),
                 "namespace" => namespace = Some(value.clone()),
                 "partition" => partition = Some(value.clone()),
@@ -88,13 +82,19 @@ impl Options {
                     }
                     lock_delay = Some(delay);
                 }
-                _ => return Err(bad(format!("option '{}' is unknown; known are {KNOWN}", escape(option.as_bytes())))),
+                _ => return Err(URL.unknown(option)),
             }
         }
         let named = [("dc", &datacenter), ("ns", &namespace), ("partition", &partition)];
         let query = named.iter().filter_map(|(name, value)| Some(format!("{name}={}", names::in_url(value.as_ref()?))));
+        let tls = if scheme == "consuls" {
+            Some(tls(&host, files)?)
+        } else {
+            files.must_be_none("without TLS: write consuls://")?;
+            None
+        };
         Ok(Self {
-            tls: if scheme == "consuls" { Some(tls(&host, ca, cert, key)?) } else { no_tls(ca, cert, key)? },
+            tls,
             host,
             port,
             token: token.map(header).transpose()?,
@@ -103,7 +103,7 @@ impl Options {
             partition,
             checks,
             lock_delay,
-            keys: names::Keys::new(&crate::url::decode(path)?, &suffix)?,
+            keys: names::Keys::new(&crate::url::decode(split.path)?, &suffix)?,
         })
     }
 
@@ -127,49 +127,27 @@ fn header(token: String) -> Result<HeaderValue> {
     Ok(header)
 }
 
-/// `host`, `host:port` or `[::1]:port`.
 fn parse_address(text: &str) -> Result<(String, u16)> {
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => {
-            (host, port.parse().map_err(|_| bad("the port of a Consul URL is not a number up to 65535"))?)
-        }
-        _ => (text, 8500),
-    };
-    let host = crate::url::decode(host)?;
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host);
-    if bare.is_empty() {
-        return Err(bad("a Consul URL needs a host, such as consul://localhost:8500"));
-    }
-    if bare.bytes().any(|b| b.is_ascii_whitespace() || b.is_ascii_control() || b",/?#@".contains(&b)) {
+    let (host, port) = URL.host(text, 8500)?;
+    if host.bytes().any(|b| b.is_ascii_whitespace() || b.is_ascii_control() || b",/?#@".contains(&b)) {
         return Err(bad(format!(
             "'{}' is not a host; one agent is enough, it knows the others",
             escape(host.as_bytes())
         )));
     }
-    Ok((bare.to_owned(), port))
+    Ok((host, port))
 }
 
-type Pem = Option<Vec<u8>>;
 type Tls = (Arc<rustls::ClientConfig>, ServerName<'static>);
 
-fn no_tls(ca: Pem, cert: Pem, key: Pem) -> Result<Option<Tls>> {
-    match (ca, cert, key) {
-        (None, None, None) => Ok(None),
-        _ => Err(bad("certificates mean nothing without TLS: write consuls://")),
-    }
-}
-
-fn tls(host: &str, ca: Pem, cert: Pem, key: Pem) -> Result<Tls> {
+fn tls(host: &str, mut files: TlsFiles) -> Result<Tls> {
     let unusable = |what: &str| bad(format!("{what} cannot be used: it has no PEM that fits"));
     let mut roots = rustls::RootCertStore::empty();
-    match ca {
+    match files.authority()? {
         Some(pem) => {
             for found in CertificateDer::pem_slice_iter(&pem) {
                 let found = found.map_err(|_| unusable("ca_file"))?;
                 roots.add(found).map_err(|e| unusable("ca_file").with_source(e))?;
-            }
-            if roots.is_empty() {
-                return Err(bad("ca_file has no certificate in it (PEM)"));
             }
         }
         None => {
@@ -181,35 +159,25 @@ fn tls(host: &str, ca: Pem, cert: Pem, key: Pem) -> Result<Tls> {
         .with_safe_default_protocol_versions()
         .map_err(|e| bad("TLS cannot be used").with_source(e))?
         .with_root_certificates(roots);
-    let config = match (cert, key) {
-        (None, None) => config.with_no_client_auth(),
-        (Some(cert), Some(key)) => {
+    let config = match files.identity()? {
+        None => config.with_no_client_auth(),
+        Some((cert, key)) => {
             let chain = CertificateDer::pem_slice_iter(&cert).collect::<std::result::Result<Vec<_>, _>>();
             let chain = chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| unusable("cert_file"))?;
             // Neither the key nor what is wrong with it is shown.
             let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| unusable("key_file"))?;
             config.with_client_auth_cert(chain, key).map_err(|e| unusable("cert_file or key_file").with_source(e))?
         }
-        _ => return Err(bad("cert_file and key_file belong together")),
     };
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| bad(format!("'{}' is not a host", escape(host.as_bytes()))))?;
     Ok((Arc::new(config), name))
 }
 
-fn read(key: &str, path: &str) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| {
-        let kind = match e.kind() {
-            std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
-            _ => ErrorKind::InvalidConfig,
-        };
-        Error::new(kind, format!("{key} cannot be read: {e}")).with_source(e).in_store("consul")
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
 
     fn parse(scheme: &str, place: &str, pairs: &[(&str, &str)]) -> Result<Options> {
         let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();

@@ -43,6 +43,7 @@ use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Store, StoreInfo,
 };
+use crate::stores::connecting;
 use crate::token::Token;
 use async_trait::async_trait;
 use events::Events;
@@ -74,12 +75,8 @@ impl EtcdStore {
 
     pub(crate) async fn from_parts(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let rpc = Rpc::new(Options::parse(scheme, place, pairs)?);
-        let floor = if tokio::runtime::Handle::try_current().is_ok() {
-            shortest_lease(&rpc).await
-        } else {
-            shortest_lease_elsewhere(rpc.options().clone()).await
-        };
-        let floor = floor.map_err(|e| e.in_store("etcd").during("connect"))?;
+        let asked = connecting::ask(move || async move { Ok((shortest_lease(&rpc).await?, rpc)) }).await;
+        let (floor, rpc) = asked.map_err(|e| e.in_store("etcd").during("connect"))?;
         let (sender, news) = mpsc::unbounded_channel();
         Ok(Self { core: Arc::new(Core::new(rpc, floor, sender)), events: Events::new(news).into() })
     }
@@ -103,22 +100,6 @@ async fn shortest_lease(rpc: &Rpc) -> Result<u64> {
         }
     }
     Err(last)
-}
-
-/// The same for a caller without a runtime, on a thread with one.
-async fn shortest_lease_elsewhere(options: Options) -> Result<u64> {
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let asked = match runtime {
-            Ok(runtime) => runtime.block_on(shortest_lease(&Rpc::new(options))),
-            Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
-        };
-        // Nobody listens when connecting was cancelled.
-        let _ = sender.send(asked);
-    });
-    spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;
-    receiver.await.map_err(|e| Error::unavailable("connecting was interrupted").with_source(e))?
 }
 
 #[async_trait]

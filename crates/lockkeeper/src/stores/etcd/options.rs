@@ -1,19 +1,21 @@
 //! What a store URL says: where, as whom, how.
 
 use super::keys::Names;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::name::escape;
+use crate::stores::address::{Dialect, bracketed};
+use crate::stores::tls_files::{TlsFiles, USUAL};
 use std::fmt;
 use std::time::Duration;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-/// Every option, for the error that lists them.
-const KNOWN: &str = "ca_file, cert_file, key_file, names, password_file";
-
-/// How a certificate begins in a PEM file.
-const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
-
-const SHAPE: &str = "an etcd URL looks like etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…], with etcds:// for TLS";
+static URL: Dialect = Dialect {
+    store: "etcd",
+    url: "an etcd URL",
+    shape: "an etcd URL looks like etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…], with etcds:// for TLS",
+    least: "etcd://localhost:2379",
+    known: "ca_file, cert_file, key_file, names, password_file",
+};
 
 /// How long one member may take to accept a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -37,35 +39,24 @@ impl fmt::Debug for Options {
 }
 
 fn bad(text: impl Into<String>) -> Error {
-    Error::invalid_config(text).in_store("etcd")
+    URL.bad(text)
 }
 
 impl Options {
     /// Reads what follows the scheme, not yet decoded, and the query's pairs.
     pub(super) fn parse(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
-        let rest = place.strip_prefix("//").ok_or_else(|| bad(SHAPE))?;
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        if rest.contains('/') {
+        let split = URL.split(place)?;
+        if !split.path.is_empty() {
             return Err(bad("an etcd URL has no path: a prefix of all names is the keeper's `prefix`"));
         }
-        let (login, hosts) = rest.rsplit_once('@').map_or((None, rest), |(login, hosts)| (Some(login), hosts));
-        let login = login.map(|login| login.split_once(':').unwrap_or((login, "")));
-        let mut user = login.map(|(user, _)| crate::url::decode(user)).transpose()?.filter(|user| !user.is_empty());
-        let mut password = login.map(|(_, pw)| crate::url::decode(pw)).transpose()?.filter(|pw| !pw.is_empty());
-        let (mut ca, mut cert, mut key, mut names) = (None, None, None, Names::Encoded);
+        let (user, mut password) = split.login()?;
+        let (mut files, mut names) = (TlsFiles::new(&URL, USUAL), Names::Encoded);
         for (option, value) in pairs {
+            if files.take(option, value)? {
+                continue;
+            }
             match option.as_str() {
-                "password_file" if password.is_some() => {
-                    return Err(bad("the password is given twice: in the URL and as password_file"));
-                }
-                "password_file" => {
-                    let text =
-                        String::from_utf8(read(option, value)?).map_err(|_| bad("password_file is not UTF-8"))?;
-                    password = Some(text.trim_end_matches(['\n', '\r']).to_owned());
-                }
-                "ca_file" => ca = Some(read(option, value)?),
-                "cert_file" => cert = Some(read(option, value)?),
-                "key_file" => key = Some(read(option, value)?),
+                "password_file" => password = Some(URL.secret("password", password.as_deref(), option, value)?),
                 "names" => {
                     names = match value.as_str() {
                         "encoded" => Names::Encoded,
@@ -76,62 +67,40 @@ impl Options {
                         }
                     };
                 }
-                _ => return Err(bad(format!("option '{}' is unknown; known are {KNOWN}", escape(option.as_bytes())))),
+                _ => return Err(URL.unknown(option)),
             }
         }
-        let login = match (user.take(), password) {
+        let login = match (user, password) {
             (Some(user), Some(password)) => Some((user, password)),
             (None, None) => None,
             _ => return Err(bad("a login has a user and a password: etcd://USER:PASSWORD@HOST, or password_file")),
         };
-        let tls = tls(scheme == "etcds", ca, cert, key)?;
-        let members = hosts.split(',').map(|host| member(host, tls.as_ref())).collect::<Result<_>>()?;
+        let tls = tls(files, scheme == "etcds")?;
+        let members = split.hosts.split(',').map(|host| member(host, tls.as_ref())).collect::<Result<_>>()?;
         Ok(Self { members, login, names })
     }
 }
 
-fn tls(
-    wanted: bool,
-    ca: Option<Vec<u8>>,
-    cert: Option<Vec<u8>>,
-    key: Option<Vec<u8>>,
-) -> Result<Option<ClientTlsConfig>> {
+fn tls(mut files: TlsFiles, wanted: bool) -> Result<Option<ClientTlsConfig>> {
     if !wanted {
-        return match (ca, cert, key) {
-            (None, None, None) => Ok(None),
-            _ => Err(bad("certificates mean nothing without TLS: write etcds://")),
-        };
+        files.must_be_none("without TLS: write etcds://")?;
+        return Ok(None);
     }
-    let mut config = ClientTlsConfig::new();
-    config = match ca {
-        Some(pem) if !pem.windows(CERTIFICATE.len()).any(|part| part == CERTIFICATE) => {
-            return Err(bad("ca_file has no certificate in it (PEM)"));
-        }
-        Some(pem) => config.ca_certificate(Certificate::from_pem(pem)),
-        None => config.with_native_roots(),
+    let config = match files.authority()? {
+        Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
+        None => ClientTlsConfig::new().with_native_roots(),
     };
-    match (cert, key) {
-        (Some(cert), Some(key)) => Ok(Some(config.identity(Identity::from_pem(cert, key)))),
-        (None, None) => Ok(Some(config)),
-        _ => Err(bad("cert_file and key_file belong together")),
-    }
+    Ok(Some(match files.identity()? {
+        Some((cert, key)) => config.identity(Identity::from_pem(cert, key)),
+        None => config,
+    }))
 }
 
-/// `host`, `host:port` or `[::1]:port`.
 fn member(text: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint> {
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => {
-            (host, port.parse::<u16>().map_err(|_| bad("a port of an etcd URL is not a number up to 65535"))?)
-        }
-        _ => (text, 2379),
-    };
-    let host = crate::url::decode(host)?;
-    if host.is_empty() {
-        return Err(bad("an etcd URL needs a host, such as etcd://localhost:2379"));
-    }
+    let (host, port) = URL.host(text, 2379)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let odd = |_| bad(format!("'{}' is not a host", escape(host.as_bytes())));
-    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}:{port}"))
+    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}:{port}", bracketed(&host)))
         .map_err(odd)?
         .connect_timeout(CONNECT_LIMIT)
         .tcp_nodelay(true)
@@ -145,19 +114,10 @@ fn member(text: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint> {
     Ok(endpoint)
 }
 
-fn read(key: &str, path: &str) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| {
-        let kind = match e.kind() {
-            std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
-            _ => ErrorKind::InvalidConfig,
-        };
-        Error::new(kind, format!("{key} cannot be read: {e}")).with_source(e).in_store("etcd")
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
 
     fn parse(scheme: &str, place: &str, pairs: &[(&str, &str)]) -> Result<Options> {
         let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();

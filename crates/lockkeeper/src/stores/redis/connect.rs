@@ -26,7 +26,7 @@ const ROOM: usize = 16_384;
 type Key = (Node, u32);
 
 /// The connections of one store.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::stores) struct Links(Arc<Shared>);
 
 #[derive(Debug)]
@@ -71,12 +71,14 @@ impl lines::Line for Line {
 
 impl Line {
     /// Different for every connection of a store.
+    #[cfg(feature = "redlock")]
     pub(in crate::stores) fn serial(&self) -> u64 {
         self.place.serial
     }
 }
 
 impl Links {
+    #[cfg(feature = "redlock")]
     pub(in crate::stores) fn new(options: Options) -> Self {
         Self::with(options, false)
     }

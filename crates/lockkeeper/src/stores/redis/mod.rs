@@ -52,6 +52,7 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, Held, LossReason, Mode, Page, Record, Release, Renewal,
     Runtime, Sink, Store, StoreInfo,
 };
+use crate::stores::connecting;
 use crate::token::{HolderId, Token};
 use answers::{code, odd, other_lock, out_of_tokens, record, refused, reply, text, token};
 use async_trait::async_trait;
@@ -111,12 +112,8 @@ impl RedisStore {
             watch,
             queued: AtomicBool::new(false),
         };
-        if tokio::runtime::Handle::try_current().is_ok() {
-            check(&store.links).await
-        } else {
-            check_elsewhere(store.links.options().clone()).await
-        }
-        .map_err(|e| e.during("connect"))?;
+        let links = store.links.clone();
+        connecting::ask(move || async move { check(&links).await }).await.map_err(|e| e.during("connect"))?;
         Ok(store)
     }
 
@@ -258,22 +255,6 @@ async fn check(links: &Links) -> Result<()> {
         tracing::warn!(policy = field("maxmemory_policy"), "this Redis may evict locks when its memory is full");
     }
     Ok(())
-}
-
-/// The same for a caller without a runtime, on a thread with one.
-async fn check_elsewhere(options: Options) -> Result<()> {
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let checked = match runtime {
-            Ok(runtime) => runtime.block_on(check(&Links::new(options))),
-            Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
-        };
-        // Nobody listens when connecting was cancelled.
-        let _ = sender.send(checked);
-    });
-    spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;
-    receiver.await.map_err(|e| Error::unavailable("connecting was interrupted").with_source(e))?
 }
 
 #[async_trait]

@@ -2,8 +2,10 @@
 
 use super::layout::{self, Layout};
 use crate::duration;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::name::escape;
+use crate::stores::address::Dialect;
+use crate::stores::tls_files::{TlsFiles, USUAL};
 use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
 };
@@ -14,9 +16,14 @@ use std::time::Duration;
 /// A server's address.
 pub(in crate::stores) type Node = (Arc<str>, u16);
 
-/// Every option, for the error that lists them.
-const KNOWN: &str =
-    "ca_file, cert_file, key_file, layout, password_file, sentinel_password_file, wait_replicas, wait_timeout";
+static URL: Dialect = Dialect {
+    store: "redis",
+    url: "a Redis URL",
+    shape: "a Redis URL looks like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], with rediss:// for TLS, or \
+        redis+sentinel://HOST[,HOST…]/NAME[/DATABASE], or redis+cluster://HOST[,HOST…]",
+    least: "redis://localhost",
+    known: "ca_file, cert_file, key_file, layout, password_file, sentinel_password_file, wait_replicas, wait_timeout",
+};
 
 /// How the servers of a URL belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +35,6 @@ pub(super) enum Kind {
     /// Some nodes of a Cluster.
     Cluster,
 }
-
-/// How a certificate begins in a PEM file.
-const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// How a Redis store is reached. `Debug` shows no secret.
 #[derive(Clone)]
@@ -54,20 +58,15 @@ impl fmt::Debug for Options {
     }
 }
 
-const SHAPE: &str = "a Redis URL looks like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], with rediss:// for TLS, or \
-    redis+sentinel://HOST[,HOST…]/NAME[/DATABASE], or redis+cluster://HOST[,HOST…]";
-
 fn bad(text: impl Into<String>) -> Error {
-    Error::invalid_config(text).in_store("redis")
+    URL.bad(text)
 }
 
 impl Options {
     /// Reads what follows the scheme, not yet decoded, and the query's pairs.
     pub(in crate::stores) fn parse(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
-        let rest = place.strip_prefix("//").ok_or_else(|| bad(SHAPE))?;
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) =
-            authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
+        let split = URL.split(place)?;
+        let path = split.path;
         let (kind, port, path) = match scheme.split_once('+').map(|(_, kind)| kind) {
             Some("sentinel") => {
                 let (master, path) = path.split_once('/').unwrap_or((path, ""));
@@ -79,7 +78,7 @@ impl Options {
             Some(_) => (Kind::Cluster, 6379, path),
             None => (Kind::Single, 6379, path),
         };
-        let nodes: Vec<Node> = hosts.split(',').map(|host| parse_node(host, port)).collect::<Result<_>>()?;
+        let nodes: Vec<Node> = split.hosts.split(',').map(|host| parse_node(host, port)).collect::<Result<_>>()?;
         if kind == Kind::Single && nodes.len() > 1 {
             return Err(bad("several servers are redis+sentinel:// or redis+cluster://"));
         }
@@ -87,37 +86,32 @@ impl Options {
         if kind == Kind::Cluster && database != 0 {
             return Err(bad("a Cluster has only database 0"));
         }
+        let (user, password) = split.login()?;
         let mut options = Self {
             kind,
             nodes,
-            user: None,
-            password: None,
+            user,
+            password,
             sentinel_password: None,
             database,
             tls: None,
             wait: None,
             layout: layout::PLAIN,
         };
-        if let Some(login) = login {
-            let (user, password) = login.split_once(':').unwrap_or((login, ""));
-            options.user = Some(crate::url::decode(user)?).filter(|user| !user.is_empty());
-            options.password = Some(crate::url::decode(password)?).filter(|password| !password.is_empty());
-        }
-        let mut tls = TlsFiles::default();
+        let mut tls = TlsFiles::new(&URL, USUAL);
         let mut wait = (None, Duration::from_secs(1));
         for (key, value) in pairs {
+            if tls.take(key, value)? {
+                continue;
+            }
             match key.as_str() {
-                "password_file" if options.password.is_some() => {
-                    return Err(bad("the password is given twice: in the URL and as password_file"));
+                "password_file" => {
+                    options.password = Some(URL.secret("password", options.password.as_deref(), key, value)?);
                 }
-                "password_file" => options.password = Some(secret(key, value)?),
                 "sentinel_password_file" if matches!(options.kind, Kind::Sentinel(_)) => {
-                    options.sentinel_password = Some(secret(key, value)?);
+                    options.sentinel_password = Some(URL.secret("password", None, key, value)?);
                 }
                 "sentinel_password_file" => return Err(bad("sentinel_password_file belongs to redis+sentinel://")),
-                "ca_file" => tls.ca = Some(read(key, value)?),
-                "cert_file" => tls.cert = Some(read(key, value)?),
-                "key_file" => tls.key = Some(read(key, value)?),
                 "wait_replicas" => {
                     let count: u32 = value.parse().ok().filter(|count| *count > 0).ok_or_else(|| {
                         bad(format!("wait_replicas={}: it is a number from 1", escape(value.as_bytes())))
@@ -126,14 +120,14 @@ impl Options {
                 }
                 "layout" => options.layout = layout::find(value, &options.kind)?,
                 "wait_timeout" => wait.1 = duration::parse(value).map_err(|e| e.in_store("redis"))?,
-                _ => return Err(bad(format!("option '{}' is unknown; known are {KNOWN}", escape(key.as_bytes())))),
+                _ => return Err(URL.unknown(key)),
             }
         }
         if wait.0.is_none() && pairs.iter().any(|(key, _)| key == "wait_timeout") {
             return Err(bad("wait_timeout means nothing without wait_replicas"));
         }
         options.wait = wait.0.map(|count| (count, wait.1));
-        options.tls = tls.finish(scheme.starts_with("rediss"))?;
+        options.tls = certificates(tls, scheme.starts_with("rediss"))?;
         Ok(options)
     }
 
@@ -181,68 +175,18 @@ impl Options {
     }
 }
 
-#[derive(Default)]
-struct TlsFiles {
-    ca: Option<Vec<u8>>,
-    cert: Option<Vec<u8>>,
-    key: Option<Vec<u8>>,
-}
-
-impl TlsFiles {
-    fn finish(self, wanted: bool) -> Result<Option<TlsCertificates>> {
-        if !wanted {
-            return match self {
-                Self { ca: None, cert: None, key: None } => Ok(None),
-                _ => Err(bad("certificates mean nothing without TLS: write rediss://")),
-            };
-        }
-        if self.ca.as_ref().is_some_and(|pem| !pem.windows(CERTIFICATE.len()).any(|part| part == CERTIFICATE)) {
-            return Err(bad("ca_file has no certificate in it (PEM)"));
-        }
-        let client_tls = match (self.cert, self.key) {
-            (Some(client_cert), Some(client_key)) => Some(redis::ClientTlsConfig { client_cert, client_key }),
-            (None, None) => None,
-            _ => return Err(bad("cert_file and key_file belong together")),
-        };
-        Ok(Some(TlsCertificates { client_tls, root_cert: self.ca }))
+fn certificates(mut files: TlsFiles, wanted: bool) -> Result<Option<TlsCertificates>> {
+    if !wanted {
+        files.must_be_none("without TLS: write rediss://")?;
+        return Ok(None);
     }
+    let client_tls =
+        files.identity()?.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
+    Ok(Some(TlsCertificates { client_tls, root_cert: files.authority()? }))
 }
 
-fn secret(key: &str, path: &str) -> Result<String> {
-    let text = String::from_utf8(read(key, path)?).map_err(|_| bad(format!("{key} is not UTF-8")))?;
-    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
-}
-
-fn read(key: &str, path: &str) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| {
-        let kind = match e.kind() {
-            std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
-            _ => ErrorKind::InvalidConfig,
-        };
-        Error::new(kind, format!("{key} cannot be read: {e}")).with_source(e).in_store("redis")
-    })
-}
-
-/// `host`, `host:port` or `[::1]:port`.
 fn parse_node(text: &str, usual: u16) -> Result<Node> {
-    let port_of = |text: &str| text.parse().map_err(|_| bad("a port of a Redis URL is not a number up to 65535"));
-    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']').ok_or_else(|| bad("a '[' in a Redis URL is never closed"))?;
-        match rest.strip_prefix(':') {
-            Some(port) => (host, port_of(port)?),
-            None if rest.is_empty() => (host, usual),
-            None => return Err(bad("after the ']' of a Redis URL comes a port or nothing")),
-        }
-    } else {
-        match text.rsplit_once(':') {
-            Some((host, port)) => (host, port_of(port)?),
-            None => (text, usual),
-        }
-    };
-    let host = crate::url::decode(host)?;
-    if host.is_empty() {
-        return Err(bad("a Redis URL needs a host, such as redis://localhost"));
-    }
+    let (host, port) = URL.host(text, usual)?;
     Ok((host.into(), port))
 }
 
@@ -259,6 +203,7 @@ fn parse_database(path: &str) -> Result<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
 
     fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<Options> {
         parse_as("redis", place, pairs)

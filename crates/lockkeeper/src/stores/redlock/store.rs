@@ -14,6 +14,7 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Guarantee, LossReason, Note, Page, Record, Release, Renewal, Runtime, Store,
     StoreInfo,
 };
+use crate::stores::connecting;
 use crate::stores::redis::keys::Keys;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
@@ -62,12 +63,8 @@ impl RedlockStore {
             skew: AtomicI64::new(0),
         };
         let limit = store.timeout.max(Duration::from_secs(2));
-        if tokio::runtime::Handle::try_current().is_ok() {
-            check(store.nodes.clone(), limit).await
-        } else {
-            check_elsewhere(store.nodes.clone(), limit).await
-        }
-        .map_err(|e| e.during("connect").in_store("redlock"))?;
+        let nodes = store.nodes.clone();
+        connecting::ask(move || check(nodes, limit)).await.map_err(|e| e.during("connect").in_store("redlock"))?;
         Ok(store)
     }
 
@@ -256,22 +253,6 @@ async fn check(nodes: Arc<Nodes>, limit: Duration) -> Result<()> {
         }
     }
     if answered >= quorum(count) { Ok(()) } else { Err(too_few(count, last)) }
-}
-
-/// The same for a caller without a runtime, on a thread with one.
-async fn check_elsewhere(nodes: Arc<Nodes>, limit: Duration) -> Result<()> {
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let checked = match runtime {
-            Ok(runtime) => runtime.block_on(check(nodes, limit)),
-            Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
-        };
-        // Nobody listens when connecting was cancelled.
-        let _ = sender.send(checked);
-    });
-    spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;
-    receiver.await.map_err(|e| Error::unavailable("connecting was interrupted").with_source(e))?
 }
 
 #[async_trait]

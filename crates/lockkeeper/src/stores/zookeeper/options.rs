@@ -2,15 +2,19 @@
 
 use super::names::Layout;
 use crate::duration;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::name::escape;
+use crate::stores::address::{Dialect, bracketed};
 use std::fmt;
 use std::time::Duration;
 
-/// Every option, for the error that lists them.
-const KNOWN: &str = "acl, auth_file, follower_lag, layout, session_timeout";
-
-const SHAPE: &str = "a ZooKeeper URL looks like zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST…][/PATH]";
+const URL: Dialect = Dialect {
+    store: "zookeeper",
+    url: "a ZooKeeper URL",
+    shape: "a ZooKeeper URL looks like zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST…][/PATH]",
+    least: "zookeeper://localhost",
+    known: "acl, auth_file, follower_lag, layout, session_timeout",
+};
 
 /// How a ZooKeeper store is reached. `Debug` shows no secret.
 #[derive(Clone)]
@@ -41,21 +45,21 @@ impl fmt::Debug for Options {
 }
 
 fn bad(text: impl Into<String>) -> Error {
-    Error::invalid_config(text).in_store("zookeeper")
+    URL.bad(text)
 }
 
 impl Options {
     /// Reads what follows the scheme, not yet decoded, and the query's pairs.
     pub(super) fn parse(place: &str, pairs: &[(String, String)]) -> Result<Self> {
-        let rest = place.strip_prefix("//").ok_or_else(|| bad(SHAPE))?;
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) =
-            authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
-        let servers = hosts.split(',').map(server).collect::<Result<Vec<_>>>()?.join(",");
-        let mut login = login.map(|login| crate::url::decode(login).map(String::into_bytes)).transpose()?;
+        let split = URL.split(place)?;
+        let servers = split.hosts.split(',').map(server).collect::<Result<Vec<_>>>()?.join(",");
+        let mut login = match split.login()? {
+            (None, None) => None,
+            (user, password) => Some(format!("{}:{}", user.unwrap_or_default(), password.unwrap_or_default())),
+        };
         let mut options = Self {
             servers,
-            root: root(path)?,
+            root: root(split.path)?,
             login: None,
             private: false,
             layout: Layout::Curator,
@@ -66,10 +70,7 @@ impl Options {
         for (key, value) in pairs {
             let time = || duration::parse(value).map_err(|e| e.in_store("zookeeper"));
             match key.as_str() {
-                "auth_file" if login.is_some() => {
-                    return Err(bad("the login is given twice: in the URL and as auth_file"));
-                }
-                "auth_file" => login = Some(read(value)?),
+                "auth_file" => login = Some(URL.secret("login", login.as_deref(), key, value)?),
                 "acl" => {
                     private = Some(match value.as_str() {
                         "creator" => true,
@@ -86,10 +87,10 @@ impl Options {
                 }
                 "session_timeout" => options.session_timeout = time()?,
                 "follower_lag" => options.follower_lag = time()?,
-                _ => return Err(bad(format!("option '{}' is unknown; known are {KNOWN}", escape(key.as_bytes())))),
+                _ => return Err(URL.unknown(key)),
             }
         }
-        if login.as_ref().is_some_and(|login| !login.contains(&b':')) {
+        if login.as_ref().is_some_and(|login| login.split_once(':').is_none_or(|(_, password)| password.is_empty())) {
             return Err(bad("a login is USER:PASSWORD"));
         }
         if private == Some(true) && login.is_none() {
@@ -99,25 +100,18 @@ impl Options {
             return Err(bad("session_timeout is from 100ms to 24h"));
         }
         options.private = private.unwrap_or(login.is_some());
-        options.login = login;
+        options.login = login.map(String::into_bytes);
         Ok(options)
     }
 }
 
 /// `host`, `host:port` or `[::1]:port`, with the port in.
 fn server(text: &str) -> Result<String> {
-    let bare = text.rsplit_once(']').map_or(text, |(_, after)| after);
-    let (host, port) = match bare.rsplit_once(':') {
-        Some((_, port)) => (&text[..text.len() - port.len() - 1], port),
-        None => (text, "2181"),
-    };
-    if port.parse::<u16>().is_err() {
-        return Err(bad("a port of a ZooKeeper URL is not a number up to 65535"));
-    }
-    if host.is_empty() || !host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b)) {
+    let (host, port) = URL.host(text, 2181)?;
+    if !host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:".contains(&b)) {
         return Err(bad("a ZooKeeper URL needs a host, such as zookeeper://localhost"));
     }
-    Ok(format!("{host}:{port}"))
+    Ok(format!("{}:{port}", bracketed(&host)))
 }
 
 /// The path that locks are kept below, without a slash at its end.
@@ -141,21 +135,10 @@ fn root(path: &str) -> Result<String> {
     Ok(format!("/{path}"))
 }
 
-fn read(path: &str) -> Result<Vec<u8>> {
-    let text = std::fs::read(path).map_err(|e| {
-        let kind = match e.kind() {
-            std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
-            _ => ErrorKind::InvalidConfig,
-        };
-        Error::new(kind, format!("auth_file cannot be read: {e}")).with_source(e).in_store("zookeeper")
-    })?;
-    let end = text.iter().rposition(|b| !b.is_ascii_whitespace()).map_or(0, |at| at + 1);
-    Ok(text[..end].to_vec())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
 
     fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<Options> {
         let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();

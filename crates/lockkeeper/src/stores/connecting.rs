@@ -1,0 +1,26 @@
+//! What a store asks of its server when it connects.
+
+use crate::error::{Error, Result};
+use tokio::runtime::{Builder, Handle};
+
+/// Asks here, or for a caller without a Tokio runtime on a thread with one.
+pub(super) async fn ask<T, F>(question: impl FnOnce() -> F + Send + 'static) -> Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>>,
+{
+    if Handle::try_current().is_ok() {
+        return question().await;
+    }
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
+        let answer = match Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime.block_on(question()),
+            Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
+        };
+        // Nobody listens when connecting was cancelled.
+        let _ = sender.send(answer);
+    });
+    spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;
+    receiver.await.map_err(|e| Error::unavailable("connecting was interrupted").with_source(e))?
+}
