@@ -405,6 +405,10 @@ pub struct StoreInfo {
     pub exact_names: bool,
     /// Whether `next_event` tells of hand-overs. Default: no.
     pub push: bool,
+    /// Whether calls made in one runtime reach the store in the order they were made. Default: no. With `queue` too, the
+    /// next task of a keeper asks while the release before it is still under way; a call that is overtaken all the same
+    /// just waits in line.
+    pub ordered: bool,
     /// Whether the store is this process's own memory: ids need not be random.
     pub local: bool,
     /// Whether it keeps registers. Default: yes.
@@ -436,6 +440,7 @@ impl StoreInfo {
             permits: false,
             exact_names: true,
             push: false,
+            ordered: false,
             local: false,
             registers: true,
             decisive: true,

@@ -5,7 +5,7 @@ mod common;
 use common::odd::Odd;
 use common::{Bench, Probe, TTL, empty, ms, now, secs, until};
 use lockkeeper::store::{Event, Grant, Store};
-use lockkeeper::testing::{self, Op};
+use lockkeeper::testing::{self, Faults, Op};
 use lockkeeper::{ErrorKind, Fence, Keeper, LossReason, State};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use std::collections::HashMap;
@@ -45,6 +45,66 @@ fn two_tasks_of_one_keeper_never_both_hold_and_come_in_order() {
     }
     now(held.release()).unwrap();
     drop(tasks);
+    empty(&keeper);
+}
+
+/// A keeper on a store that says so of itself.
+fn keeper_that_says(bench: &Bench, ordered: bool, queue: bool) -> (Faults, Keeper) {
+    let mut odd = Odd::new(bench.store.share());
+    (odd.ordered, odd.queue) = (ordered, queue);
+    let (faults, store) = Faults::wrap(Arc::new(odd));
+    (faults, now(Keeper::builder_for(store).clock(&bench.clock).connect()).unwrap())
+}
+
+#[test]
+fn where_calls_keep_their_order_the_next_task_asks_right_behind_a_release() {
+    for (ordered, queue) in [(true, true), (false, true), (true, false)] {
+        let bench = Bench::new();
+        let (faults, keeper) = keeper_that_says(&bench, ordered, queue);
+        let lock = keeper.lock("x");
+        let held = now(lock.acquire()).unwrap();
+        let (token, mut next) = (held.token(), Probe::new(lock.acquire()));
+        next.pend();
+        faults.hold_reply(Op::Release);
+        let mut releasing = Probe::new(held.release());
+        releasing.pend();
+        assert_eq!(faults.done(Op::Release), 1, "the store has it, and its answer is on the way");
+        if ordered && queue {
+            let next = next.ready().unwrap();
+            assert!(next.token() > token);
+            faults.let_go(Op::Release);
+            releasing.ready().unwrap();
+            assert_eq!(next.state(), State::Held, "the late answer is not about the next one");
+            now(next.release()).unwrap();
+        } else {
+            next.pend();
+            assert_eq!(faults.asked(Op::Acquire), 1, "it waits for the answer");
+            faults.let_go(Op::Release);
+            releasing.ready().unwrap();
+            now(next.ready().unwrap().release()).unwrap();
+        }
+        empty(&keeper);
+    }
+}
+
+#[test]
+fn a_claim_that_overtakes_the_release_before_it_waits_in_line() {
+    let bench = Bench::new();
+    let (faults, keeper) = keeper_that_says(&bench, true, true);
+    let lock = keeper.lock("x");
+    let held = now(lock.acquire()).unwrap();
+    let (token, mut next) = (held.token(), Probe::new(lock.acquire()));
+    next.pend();
+    faults.hold_request(Op::Release);
+    let mut releasing = Probe::new(held.release());
+    releasing.pend();
+    next.pend();
+    assert_eq!((faults.done(Op::Acquire), faults.done(Op::Release)), (2, 0), "asked, and told to wait");
+    faults.let_go(Op::Release);
+    releasing.ready().unwrap();
+    let next = next.finish().unwrap();
+    assert!(next.token() > token);
+    now(next.release()).unwrap();
     empty(&keeper);
 }
 

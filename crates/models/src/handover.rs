@@ -36,6 +36,8 @@ pub enum Variant {
 pub struct Handover {
     /// Which one.
     pub variant: Variant,
+    /// A keeper's next claim does not wait for the answer to the release before it.
+    pub ordered: bool,
     /// The tasks of each keeper, by mode.
     pub tasks: Vec<Vec<Mode>>,
     /// How many requests and pushes may be lost.
@@ -292,9 +294,13 @@ impl Handover {
         if known.role == Role::Ending {
             return;
         }
+        let follows = self.ordered && known.role == Role::Held;
         known.role = Role::Ending;
         let unsettled = self.unsettled(known);
         s.send(Message::Release(k, key, unsettled));
+        if follows {
+            self.step(s, k, queue::Input::Ended(key));
+        }
         if self.variant == Variant::CancelOnce {
             s.keeper(k).claims.retain(|c| c.key != key);
             self.step(s, k, queue::Input::Ended(key));

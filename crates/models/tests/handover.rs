@@ -8,7 +8,15 @@ use models::{Outcome, check, shortest};
 
 fn all_exclusive() -> Handover {
     let two = vec![Mode::Exclusive; 2];
-    Handover { variant: Variant::Shipped, tasks: vec![two.clone(), two], losses: 0, deaths: 0, ages: 0, cancels: 1 }
+    Handover {
+        variant: Variant::Shipped,
+        ordered: false,
+        tasks: vec![two.clone(), two],
+        losses: 0,
+        deaths: 0,
+        ages: 0,
+        cancels: 1,
+    }
 }
 
 fn run(what: &str, model: Handover) -> Outcome {
@@ -51,6 +59,17 @@ fn shipped_with_deaths_and_losses() {
 #[test]
 fn shipped_with_late_pushes() {
     run("late pushes", Handover { ages: 1, losses: 1, ..all_exclusive() }).assert_holds(5_000);
+}
+
+/// Requests overtake each other here too: that calls keep their order makes things faster, nothing depends on it.
+#[test]
+fn shipped_with_claims_right_behind_releases() {
+    let ordered = || Handover { ordered: true, ..all_exclusive() };
+    run("right behind, cancels", Handover { cancels: 2, ..ordered() }).assert_holds(5_000);
+    run("right behind, losses", Handover { losses: 1, ..ordered() }).assert_holds(5_000);
+    run("right behind, deaths", Handover { deaths: 1, ages: 1, ..ordered() }).assert_holds(5_000);
+    let tasks = vec![vec![Mode::Exclusive, Mode::Shared], vec![Mode::Shared, Mode::Shared]];
+    run("right behind, readers", Handover { tasks, ..ordered() }).assert_holds(5_000);
 }
 
 #[test]

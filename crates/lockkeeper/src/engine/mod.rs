@@ -157,7 +157,17 @@ impl Engine {
         let name = claim.name.clone();
         let store = self.store.clone();
         let call = self.on_lane(async move { store.release(std::slice::from_ref(&claim)).await.pop() });
-        let answer = match alarm::limit(self, Self::call_limit(ttl), call).await {
+        let mut call = std::pin::pin!(alarm::limit(self, Self::call_limit(ttl), call));
+        let mut follows = self.info.ordered && self.info.queue;
+        let answered = std::future::poll_fn(|cx| {
+            let answered = call.as_mut().poll(cx);
+            if answered.is_pending() && std::mem::take(&mut follows) {
+                // It has been sent, and what is asked from here on comes after it.
+                self.with_state(|s| s.release_sent(key, &name, now));
+            }
+            answered
+        });
+        let answer = match answered.await {
             Some(Ok(Some(answer))) => answer,
             Some(Ok(None)) => Err(Error::new(ErrorKind::Unexpected, "the store left a release unanswered")),
             Some(Err(error)) => Err(error),

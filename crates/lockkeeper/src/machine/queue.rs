@@ -1,7 +1,7 @@
 //! One name's tasks within one keeper: who may ask the store, and who inherits what. Pure.
 //!
 //! A keeper has at most one claim of a name in flight or waiting in the store, and while it holds an Exclusive one, none
-//! beside it. The remote place in line belongs to the queue, not to the task that got it: when that task gives up, the
+//! beside it; one whose release was tried, or is under way to a store that keeps calls in order, is no longer held. The remote place in line belongs to the queue, not to the task that got it: when that task gives up, the
 //! next one of the same mode goes on from there, also when a grant is just arriving.
 
 use crate::store::Mode;

@@ -43,6 +43,8 @@ pub struct Odd {
     pub slow: AtomicU64,
     /// Whether it says that waiters queue in it.
     pub queue: bool,
+    /// Whether it says that calls reach it in order.
+    pub ordered: bool,
     /// Every renewal is answered that the file is somebody else's.
     pub foreign: AtomicBool,
     /// The scheme it goes by.
@@ -66,6 +68,7 @@ impl Odd {
             failing: AtomicU32::new(0),
             slow: AtomicU64::new(0),
             queue: true,
+            ordered: false,
             foreign: AtomicBool::new(false),
             scheme: "memory",
             renew_panics: AtomicBool::new(false),
@@ -113,7 +116,7 @@ impl Store for Odd {
     fn info(&self) -> StoreInfo {
         let mut info = self.inner.info();
         info.scheme = self.scheme;
-        info.queue = self.queue;
+        (info.queue, info.ordered) = (self.queue, self.ordered);
         info
     }
 

@@ -5,6 +5,7 @@ use super::{Entry, Life, Role, State, Turn, Work};
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::{hold, queue};
+use crate::name::LockName;
 use crate::store::{Claim, LossReason, Release};
 
 impl State {
@@ -28,6 +29,11 @@ impl State {
         let claim = entry.claim.clone();
         self.end_as(key, by_caller, now);
         Some(claim)
+    }
+
+    /// A release is under way, and a claim that is sent now arrives after it: the next task need not wait for its answer.
+    pub(in crate::engine) fn release_sent(&mut self, key: u64, name: &LockName, now: Stamp) {
+        self.step(name, queue::Input::Ended(key), None, now);
     }
 
     /// The answer to a release; an error keeps the claim in the to-release set.

@@ -265,6 +265,8 @@ impl Store for RedisStore {
             shared: true,
             permits: true,
             push: true,
+            // Calls that wait for replicas have a connection each.
+            ordered: self.links.options().wait.is_none(),
             runtime: Runtime::Tokio,
             // A few round trips on a network, so that a renewal comes in time.
             ttl_floor: Duration::from_millis(100),
