@@ -5,7 +5,7 @@ use crate::name::escape;
 
 /// How one kind of store speaks of its URLs.
 #[derive(Debug)]
-pub(super) struct Dialect {
+pub(super) struct UrlKind {
     /// As errors name the store.
     pub(super) store: &'static str,
     /// As sentences name its URLs, with an article.
@@ -36,7 +36,7 @@ impl Split<'_> {
     }
 }
 
-impl Dialect {
+impl UrlKind {
     pub(super) fn bad(&self, text: impl Into<String>) -> Error {
         Error::invalid_config(text).in_store(self.store)
     }
@@ -109,7 +109,7 @@ pub(super) fn bracketed(host: &str) -> std::borrow::Cow<'_, str> {
 mod tests {
     use super::*;
 
-    const URL: Dialect = Dialect {
+    const URL: UrlKind = UrlKind {
         store: "test",
         url: "a test URL",
         shape: "a test URL looks like test://HOST",

@@ -4,18 +4,14 @@ use crate::error::{Error, Result};
 use tokio::runtime::{Builder, Handle};
 
 /// Asks here, or for a caller without a Tokio runtime on a thread with one.
-pub(super) async fn ask<T, F>(question: impl FnOnce() -> F + Send + 'static) -> Result<T>
-where
-    T: Send + 'static,
-    F: Future<Output = Result<T>>,
-{
+pub(super) async fn ask<T: Send + 'static>(question: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     if Handle::try_current().is_ok() {
-        return question().await;
+        return question.await;
     }
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
         let answer = match Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime.block_on(question()),
+            Ok(runtime) => runtime.block_on(question),
             Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
         };
         // Nobody listens when connecting was cancelled.

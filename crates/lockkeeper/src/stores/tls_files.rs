@@ -1,9 +1,10 @@
 //! The files that TLS needs, as the options of a URL name them.
 
-use super::address::Dialect;
+use super::address::UrlKind;
 use crate::error::Result;
 
 /// What most URLs call them.
+#[cfg(any(test, feature = "consul", feature = "etcd", feature = "redis"))]
 pub(super) const USUAL: [&str; 3] = ["ca_file", "cert_file", "key_file"];
 
 /// How a certificate begins in a PEM file.
@@ -11,13 +12,13 @@ const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// An authority's certificates, our own certificate, and its key: in PEM.
 pub(super) struct TlsFiles {
-    url: &'static Dialect,
+    url: &'static UrlKind,
     options: [&'static str; 3],
     found: [Option<Vec<u8>>; 3],
 }
 
 impl TlsFiles {
-    pub(super) fn new(url: &'static Dialect, options: [&'static str; 3]) -> Self {
+    pub(super) fn new(url: &'static UrlKind, options: [&'static str; 3]) -> Self {
         Self { url, options, found: [const { None }; 3] }
     }
 
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
     use crate::ErrorKind;
 
-    static URL: Dialect = Dialect { store: "test", url: "a test URL", shape: "", least: "", known: "" };
+    static URL: UrlKind = UrlKind { store: "test", url: "a test URL", shape: "", least: "", known: "" };
 
     #[test]
     fn files_are_named_in_errors_and_what_is_in_them_is_not() {

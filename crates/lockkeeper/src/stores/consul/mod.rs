@@ -64,8 +64,7 @@ impl ConsulStore {
 
     pub(crate) async fn from_parts(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let options = Options::parse(scheme, place, pairs)?;
-        let asked = options.clone();
-        connecting::ask(move || ask(asked)).await.map_err(|e| e.in_store("consul").during("connect"))?;
+        connecting::ask(ask(options.clone())).await.map_err(|e| e.in_store("consul").during("connect"))?;
         let (sender, news) = mpsc::unbounded_channel();
         Ok(Self { core: Arc::new(Core::new(options, sender)), events: Events::new(news).into() })
     }

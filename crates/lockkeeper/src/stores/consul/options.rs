@@ -4,7 +4,7 @@ use super::names;
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::name::escape;
-use crate::stores::address::Dialect;
+use crate::stores::address::UrlKind;
 use crate::stores::tls_files::{TlsFiles, USUAL};
 use hyper::header::HeaderValue;
 use rustls::pki_types::pem::PemObject;
@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-static URL: Dialect = Dialect {
+static URL: UrlKind = UrlKind {
     store: "consul",
     url: "a Consul URL",
     shape: "a Consul URL looks like consul://[:TOKEN@]HOST[:PORT][/PREFIX], with consuls:// for TLS",

@@ -75,7 +75,7 @@ impl EtcdStore {
 
     pub(crate) async fn from_parts(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let rpc = Rpc::new(Options::parse(scheme, place, pairs)?);
-        let asked = connecting::ask(move || async move { Ok((shortest_lease(&rpc).await?, rpc)) }).await;
+        let asked = connecting::ask(async move { Ok((shortest_lease(&rpc).await?, rpc)) }).await;
         let (floor, rpc) = asked.map_err(|e| e.in_store("etcd").during("connect"))?;
         let (sender, news) = mpsc::unbounded_channel();
         Ok(Self { core: Arc::new(Core::new(rpc, floor, sender)), events: Events::new(news).into() })

@@ -3,13 +3,13 @@
 use super::keys::Names;
 use crate::error::{Error, Result};
 use crate::name::escape;
-use crate::stores::address::{Dialect, bracketed};
+use crate::stores::address::{UrlKind, bracketed};
 use crate::stores::tls_files::{TlsFiles, USUAL};
 use std::fmt;
 use std::time::Duration;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-static URL: Dialect = Dialect {
+static URL: UrlKind = UrlKind {
     store: "etcd",
     url: "an etcd URL",
     shape: "an etcd URL looks like etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…], with etcds:// for TLS",

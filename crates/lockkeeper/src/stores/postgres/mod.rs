@@ -37,6 +37,7 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, LossReason, Mode, Page, Record, Release, Renewal, Runtime,
     Store, StoreInfo,
 };
+use crate::stores::connecting;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use connect::Links;
@@ -95,7 +96,7 @@ impl PostgresStore {
         // Not a holder's id, but the same need: 128 bits that nobody else has.
         let keeper = HolderId::random()?;
         let links = Links::new(options);
-        let server = on_a_runtime({
+        let server = connecting::ask({
             let links = links.clone();
             async move { schema::check(&links).await }
         });
@@ -152,25 +153,6 @@ impl PostgresStore {
             self.waiting.leave(claim.holder);
         }
     }
-}
-
-/// Runs what connecting needs; for a caller without a runtime, on a thread with one.
-async fn on_a_runtime<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-    if tokio::runtime::Handle::try_current().is_ok() {
-        return work.await;
-    }
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let checked = match runtime {
-            Ok(runtime) => runtime.block_on(work),
-            Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
-        };
-        // Nobody listens when connecting was cancelled.
-        let _ = sender.send(checked);
-    });
-    spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;
-    receiver.await.map_err(|e| Error::unavailable("connecting was interrupted").with_source(e))?
 }
 
 #[async_trait]

@@ -1,20 +1,24 @@
 //! What a store URL says: where, as whom, how.
 
-use super::tls::{Files, SslMode, Tls};
+use super::tls::{SslMode, Tls};
 use crate::duration;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::name::escape;
+use crate::stores::address::UrlKind;
 use crate::stores::shedlock::{TABLE, Table};
+use crate::stores::tls_files::TlsFiles;
 use crate::transaction::postgres::KeyRule;
 use std::fmt;
-use std::path::Path;
 use std::time::Duration;
 
-/// Every option, for the error that lists them.
-const KNOWN: &str = "application_name, connect_timeout, connections, key, layout, mode, password_file, pooled, schema, \
-    sslcert, sslkey, sslmode, sslrootcert, table, target_session_attrs";
-
-const SHAPE: &str = "a PostgreSQL URL looks like postgres://[USER[:PASSWORD]@]HOST[:PORT][,HOST…][/DATABASE]";
+static URL: UrlKind = UrlKind {
+    store: "postgres",
+    url: "a PostgreSQL URL",
+    shape: "a PostgreSQL URL looks like postgres://[USER[:PASSWORD]@]HOST[:PORT][,HOST…][/DATABASE]",
+    least: "postgres://localhost/app",
+    known: "application_name, connect_timeout, connections, key, layout, mode, password_file, pooled, schema, \
+        sslcert, sslkey, sslmode, sslrootcert, table, target_session_attrs",
+};
 
 /// The longest name PostgreSQL keeps.
 const MAX_SCHEMA: usize = 63;
@@ -59,21 +63,19 @@ impl fmt::Debug for Options {
 }
 
 fn bad(text: impl Into<String>) -> Error {
-    Error::invalid_config(text).in_store("postgres")
+    URL.bad(text)
 }
 
 impl Options {
     /// Reads what follows the scheme, not yet decoded, and the query's pairs.
     pub(super) fn parse(place: &str, pairs: &[(String, String)]) -> Result<Self> {
-        let rest = place.strip_prefix("//").ok_or_else(|| bad(SHAPE))?;
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) =
-            authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
+        let split = URL.split(place)?;
+        let (user, password) = split.login()?;
         let mut options = Self {
-            hosts: hosts.split(',').map(parse_host).collect::<Result<_>>()?,
-            user: None,
-            password: None,
-            database: Some(crate::url::decode(path)?).filter(|name| !name.is_empty()),
+            hosts: split.hosts.split(',').map(parse_host).collect::<Result<_>>()?,
+            user,
+            password,
+            database: Some(crate::url::decode(split.path)?).filter(|name| !name.is_empty()),
             application_name: "lockkeeper".to_owned(),
             tls: Tls::default(),
             schema: "lockkeeper".to_owned(),
@@ -82,29 +84,23 @@ impl Options {
             connect_timeout: Duration::from_secs(5),
             kind: Kind::Lease,
         };
-        if let Some(login) = login {
-            let (user, password) = login.split_once(':').unwrap_or((login, ""));
-            options.user = Some(crate::url::decode(user)?).filter(|user| !user.is_empty());
-            options.password = Some(crate::url::decode(password)?).filter(|password| !password.is_empty());
-        }
-        let (mut mode, mut files) = (SslMode::Prefer, Files::default());
+        let (mut mode, mut files) = (SslMode::Prefer, TlsFiles::new(&URL, ["sslrootcert", "sslcert", "sslkey"]));
         let (mut advisory, mut rule, mut shed, mut table) = (false, None, false, None);
         for (key, value) in pairs {
             let choose = |known: &[&str]| {
                 let found = known.iter().position(|word| word == value);
                 found.ok_or_else(|| bad(format!("{key}={}: it is one of {}", shown(value), known.join(", "))))
             };
+            if files.take(key, value)? {
+                continue;
+            }
             match key.as_str() {
-                "password_file" if options.password.is_some() => {
-                    return Err(bad("the password is given twice: in the URL and as password_file"));
+                "password_file" => {
+                    options.password = Some(URL.secret("password", options.password.as_deref(), key, value)?);
                 }
-                "password_file" => options.password = Some(secret(key, value)?),
                 "sslmode" => {
                     mode = SslMode::ALL[choose(&["disable", "prefer", "require", "verify-ca", "verify-full"])?];
                 }
-                "sslrootcert" => files.root = Some(read(key, value)?),
-                "sslcert" => files.cert = Some(read(key, value)?),
-                "sslkey" => files.key = Some(read(key, value)?),
                 "application_name" => options.application_name = value.clone(),
                 "connect_timeout" => {
                     options.connect_timeout = duration::parse(value).map_err(|e| e.in_store("postgres"))?;
@@ -123,7 +119,7 @@ impl Options {
                 "key" => rule = Some(KeyRule::ALL[choose(&KeyRule::NAMES)?]),
                 "pooled" => options.pooled = [Some(true), Some(false), None][choose(&["yes", "no", "auto"])?],
                 "schema" => options.schema = schema(value)?,
-                _ => return Err(bad(format!("option '{}' is unknown; known are {KNOWN}", shown(key)))),
+                _ => return Err(URL.unknown(key)),
             }
         }
         if rule.is_some() && !advisory {
@@ -198,45 +194,13 @@ fn table_name(text: &str) -> Result<String> {
 
 /// `host`, `host:port`, `[::1]:port`, or the percent-encoded directory of a Unix socket.
 fn parse_host(text: &str) -> Result<(String, u16)> {
-    let port_of = |text: &str| text.parse().map_err(|_| bad("a port of a PostgreSQL URL is not a number up to 65535"));
-    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']').ok_or_else(|| bad("a '[' in a PostgreSQL URL is never closed"))?;
-        match rest.strip_prefix(':') {
-            Some(port) => (host, port_of(port)?),
-            None if rest.is_empty() => (host, 5432),
-            None => return Err(bad("after the ']' of a PostgreSQL URL comes a port or nothing")),
-        }
-    } else {
-        match text.rsplit_once(':') {
-            Some((host, port)) => (host, port_of(port)?),
-            None => (text, 5432),
-        }
-    };
-    let host = crate::url::decode(host)?;
-    if host.is_empty() {
-        return Err(bad("a PostgreSQL URL needs a host, such as postgres://localhost/app"));
-    }
-    Ok((host, port))
-}
-
-fn secret(key: &str, path: &str) -> Result<String> {
-    let text = String::from_utf8(read(key, path)?).map_err(|_| bad(format!("{key} is not UTF-8")))?;
-    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
-}
-
-fn read(key: &str, path: &str) -> Result<Vec<u8>> {
-    std::fs::read(Path::new(path)).map_err(|e| {
-        let kind = match e.kind() {
-            std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
-            _ => ErrorKind::InvalidConfig,
-        };
-        Error::new(kind, format!("{key} cannot be read: {e}")).with_source(e).in_store("postgres")
-    })
+    URL.host(text, 5432)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
 
     fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<Options> {
         let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();

@@ -22,6 +22,7 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Grant, HolderRecord, LossReason, Mode, Page, Record, Release, Renewal, Store,
     StoreInfo,
 };
+use crate::stores::connecting;
 use crate::stores::shedlock::{self, Dialect, MARK};
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
@@ -84,7 +85,7 @@ impl ShedLockStore {
         };
         let base = PostgresStore::from_options(options).await?;
         let store = Self { base, table: Postgres.quoted(&table.name) };
-        super::on_a_runtime(async move { store.check(&table.name).await.map(|()| store) }).await
+        connecting::ask(async move { store.check(&table.name).await.map(|()| store) }).await
     }
 
     /// Makes ShedLock's table where there is none, and looks whether it is one.

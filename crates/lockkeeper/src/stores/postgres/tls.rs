@@ -1,6 +1,7 @@
 //! TLS by rustls, with the words of libpq.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::stores::tls_files::TlsFiles;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -28,14 +29,6 @@ impl SslMode {
     pub(super) const ALL: [Self; 5] = [Self::Disable, Self::Prefer, Self::Require, Self::VerifyCa, Self::VerifyFull];
 }
 
-/// Files in PEM.
-#[derive(Default)]
-pub(super) struct Files {
-    pub(super) root: Option<Vec<u8>>,
-    pub(super) cert: Option<Vec<u8>>,
-    pub(super) key: Option<Vec<u8>>,
-}
-
 /// What a connection needs to begin TLS.
 #[derive(Clone)]
 pub(super) struct Tls {
@@ -54,17 +47,16 @@ fn bad(text: &str) -> Error {
 }
 
 impl Tls {
-    pub(super) fn new(mode: SslMode, files: Files) -> Result<Self> {
+    pub(super) fn new(mode: SslMode, mut files: TlsFiles) -> Result<Self> {
         if mode == SslMode::Disable {
-            return match files {
-                Files { root: None, cert: None, key: None } => Ok(Self::default()),
-                _ => Err(bad("certificates mean nothing with sslmode=disable")),
-            };
+            files.must_be_none("with sslmode=disable")?;
+            return Ok(Self::default());
         }
         let provider = Arc::new(ring::default_provider());
-        let verify = mode >= SslMode::VerifyCa || (mode == SslMode::Require && files.root.is_some());
+        let root = files.authority()?;
+        let verify = mode >= SslMode::VerifyCa || (mode == SslMode::Require && root.is_some());
         let verifier = Verifier {
-            inner: verify.then(|| verifier(files.root, &provider)).transpose()?,
+            inner: verify.then(|| verifier(root, &provider)).transpose()?,
             name: mode == SslMode::VerifyFull,
             provider: provider.clone(),
         };
@@ -73,16 +65,15 @@ impl Tls {
             .map_err(|e| bad("TLS cannot be set up").with_source(e))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
-        let config = match (files.cert, files.key) {
-            (None, None) => config.with_no_client_auth(),
-            (Some(cert), Some(key)) => {
+        let config = match files.identity()? {
+            None => config.with_no_client_auth(),
+            Some((cert, key)) => {
                 let chain = certificates(&cert, "sslcert")?;
                 let key =
                     PrivateKeyDer::from_pem_slice(&key).map_err(|_| bad("sslkey has no private key in it (PEM)"))?;
                 let set = config.with_client_auth_cert(chain, key);
                 set.map_err(|e| bad("sslcert and sslkey do not fit together").with_source(e))?
             }
-            _ => return Err(bad("sslcert and sslkey belong together")),
         };
         Ok(Self { mode, config: Some(Arc::new(config)) })
     }

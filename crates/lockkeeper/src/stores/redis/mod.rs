@@ -113,7 +113,7 @@ impl RedisStore {
             queued: AtomicBool::new(false),
         };
         let links = store.links.clone();
-        connecting::ask(move || async move { check(&links).await }).await.map_err(|e| e.during("connect"))?;
+        connecting::ask(async move { check(&links).await }).await.map_err(|e| e.during("connect"))?;
         Ok(store)
     }
 

@@ -4,7 +4,7 @@ use super::layout::{self, Layout};
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::name::escape;
-use crate::stores::address::Dialect;
+use crate::stores::address::UrlKind;
 use crate::stores::tls_files::{TlsFiles, USUAL};
 use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// A server's address.
 pub(in crate::stores) type Node = (Arc<str>, u16);
 
-static URL: Dialect = Dialect {
+static URL: UrlKind = UrlKind {
     store: "redis",
     url: "a Redis URL",
     shape: "a Redis URL looks like redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], with rediss:// for TLS, or \

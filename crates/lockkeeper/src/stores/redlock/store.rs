@@ -64,7 +64,7 @@ impl RedlockStore {
         };
         let limit = store.timeout.max(Duration::from_secs(2));
         let nodes = store.nodes.clone();
-        connecting::ask(move || check(nodes, limit)).await.map_err(|e| e.during("connect").in_store("redlock"))?;
+        connecting::ask(check(nodes, limit)).await.map_err(|e| e.during("connect").in_store("redlock"))?;
         Ok(store)
     }
 

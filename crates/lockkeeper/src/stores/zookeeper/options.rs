@@ -4,11 +4,11 @@ use super::names::Layout;
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::name::escape;
-use crate::stores::address::{Dialect, bracketed};
+use crate::stores::address::{UrlKind, bracketed};
 use std::fmt;
 use std::time::Duration;
 
-const URL: Dialect = Dialect {
+const URL: UrlKind = UrlKind {
     store: "zookeeper",
     url: "a ZooKeeper URL",
     shape: "a ZooKeeper URL looks like zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST…][/PATH]",
