@@ -1,0 +1,316 @@
+//! Doorbells of the MySQL store: they tell of a hand-over before any question does, and whatever becomes of them, locks
+//! and their hand-over do not depend on it. Run on MariaDB.
+#![cfg(feature = "mysql")]
+
+use lockkeeper::stores::mysql::MysqlStore;
+use lockkeeper::{ErrorKind, Guard, Keeper, LockName};
+use std::process::Command;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use testkit::{MariaDbServer, Proc, SOON, eventually};
+use tokio::task::JoinHandle;
+
+const TTL: Duration = Duration::from_secs(6);
+
+static SHARED: LazyLock<&'static MariaDbServer> =
+    LazyLock::new(|| MariaDbServer::with(&["--max-connections=400"]).share());
+
+/// A database of one test, and its user.
+struct Place(&'static str);
+
+impl Place {
+    fn new(name: &'static str) -> Self {
+        SHARED.sql(&format!("CREATE DATABASE {name}"));
+        SHARED.sql(&format!("CREATE USER {name} IDENTIFIED BY 'geheim'"));
+        SHARED.sql(&format!("GRANT ALL ON {name}.* TO {name}"));
+        Self(name)
+    }
+
+    fn url(&self, options: &str) -> String {
+        format!("mysql://{0}:geheim@127.0.0.1:{1}/{0}?{options}", self.0, SHARED.port())
+    }
+
+    async fn keeper(&self, options: &str) -> (Arc<MysqlStore>, Keeper) {
+        let store = Arc::new(MysqlStore::connect(&self.url(options)).await.expect("connected"));
+        let keeper = Keeper::builder_for(store.clone()).ttl(TTL).connect().await.expect("a keeper");
+        (store, keeper)
+    }
+
+    /// The connections of this test, or those that sleep at a door.
+    fn connections(&self, asleep: bool) -> Vec<u64> {
+        let asleep = if asleep { "AND STATE = 'User lock'" } else { "" };
+        let text = format!("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{}' {asleep}", self.0);
+        SHARED.sql(&text).lines().map(|id| id.parse().expect("a number")).collect()
+    }
+
+    fn sleepers(&self, count: usize) {
+        eventually(SOON, "so many sleep at a door", || self.connections(true).len() == count);
+    }
+}
+
+/// The connection that has the doorbell of a name.
+fn owner(store: &MysqlStore, name: &str) -> Option<u64> {
+    let key = store.bell(&LockName::new(name).expect("a name"));
+    SHARED.sql(&format!("SELECT IS_USED_LOCK('{key}')")).parse().ok()
+}
+
+fn has_owner(store: &MysqlStore, name: &str) {
+    eventually(SOON, "somebody has the doorbell", || owner(store, name).is_some());
+}
+
+fn is_free(store: &MysqlStore, name: &str) {
+    eventually(SOON, "nobody has the doorbell", || owner(store, name).is_none());
+}
+
+async fn taken(keeper: &Keeper, name: &str) -> Guard {
+    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
+}
+
+fn takes(keeper: &Keeper, name: &str) -> JoinHandle<Guard> {
+    let lock = keeper.lock(name).wait(SOON);
+    tokio::spawn(async move { lock.acquire().await.expect("granted") })
+}
+
+/// Has the lock and its doorbell: it was handed over by somebody who had neither.
+async fn handed(giver: &Keeper, (store, taker): &(Arc<MysqlStore>, Keeper), name: &str) -> Guard {
+    let guard = taken(giver, name).await;
+    let waiting = takes(taker, name);
+    has_owner(store, name);
+    guard.release().await.expect("released");
+    waiting.await.expect("granted")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hand_overs_are_told_by_the_doorbell() {
+    const ROUNDS: u64 = 20;
+    let place = Place::new("told");
+    let pair = [place.keeper("doorbells=1").await, place.keeper("doorbells=1").await];
+    let (_, plain) = place.keeper("").await;
+    let mut guard = handed(&plain, &pair[0], "x").await;
+    for round in 0..ROUNDS {
+        let token = guard.token();
+        let (_, next) = &pair[usize::from(round % 2 == 0)];
+        let waiting = takes(next, "x");
+        place.sleepers(1);
+        guard.release().await.expect("released");
+        guard = waiting.await.expect("granted");
+        assert!(guard.token() > token);
+    }
+    let told = pair[0].0.rung() + pair[1].0.rung();
+    // A question may have been quicker now and then.
+    assert!(told > ROUNDS / 2, "{told} of {ROUNDS}");
+    guard.release().await.expect("released");
+    is_free(&pair[0].0, "x");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_nobody_waits_for_has_no_doorbell() {
+    let place = Place::new("nobody");
+    let (store, keeper) = place.keeper("doorbells=4&connections=1").await;
+    let guard = taken(&keeper, "x").await;
+    assert_eq!(owner(&store, "x"), None);
+    assert!(place.connections(false).len() <= 2);
+    guard.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_doorbell_whose_connection_is_killed_is_replaced() {
+    let place = Place::new("killed");
+    let [a, b] = [place.keeper("doorbells=2").await, place.keeper("doorbells=2").await];
+    let (_, plain) = place.keeper("").await;
+    let guard = handed(&plain, &a, "x").await;
+    let waiting = takes(&b.1, "x");
+    place.sleepers(1);
+    // Asleep: it comes back.
+    let before = place.connections(true);
+    SHARED.sql(&format!("KILL {}", before[0]));
+    eventually(SOON, "it sleeps again", || place.connections(true).iter().any(|id| !before.contains(id)));
+    // The holder's: the waiter has it then, and the lock when it is free.
+    let held = owner(&a.0, "x").expect("the holder has it");
+    SHARED.sql(&format!("KILL {held}"));
+    eventually(SOON, "the waiter has it", || owner(&a.0, "x").is_some_and(|id| id != held));
+    assert!(!waiting.is_finished());
+    let token = guard.token();
+    guard.release().await.expect("released");
+    let guard = waiting.await.expect("granted");
+    assert!(guard.token() > token);
+    guard.release().await.expect("released");
+    is_free(&a.0, "x");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_that_give_up_leave_nothing_behind() {
+    let place = Place::new("give_up");
+    let [a, b] = [place.keeper("doorbells=2").await, place.keeper("doorbells=2").await];
+    let (_, plain) = place.keeper("").await;
+    let guard = taken(&plain, "x").await;
+    let first = takes(&a.1, "x");
+    has_owner(&a.0, "x");
+    let second = takes(&b.1, "x");
+    place.sleepers(1);
+    // Far below the limit of the sleep itself.
+    second.abort();
+    place.sleepers(0);
+    assert!(owner(&a.0, "x").is_some());
+    let third = takes(&b.1, "x");
+    place.sleepers(1);
+    // The one with the doorbell: it goes to whoever is asleep.
+    let held = owner(&a.0, "x");
+    first.abort();
+    eventually(SOON, "the next has it", || owner(&a.0, "x").is_some_and(|id| Some(id) != held));
+    third.abort();
+    is_free(&a.0, "x");
+    guard.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keeper_that_closes_while_it_sleeps_is_gone_from_the_door() {
+    let place = Place::new("closes");
+    let [a, b] = [place.keeper("doorbells=2").await, place.keeper("doorbells=2").await];
+    let (_, plain) = place.keeper("").await;
+    let _guard = handed(&plain, &a, "x").await;
+    let waiting = takes(&b.1, "x");
+    place.sleepers(1);
+    waiting.abort();
+    b.1.close(SOON).await.expect("closed");
+    drop(b);
+    place.sleepers(0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn there_are_no_more_doorbells_than_the_option_says() {
+    const CONNECTIONS: usize = 2;
+    const DOORBELLS: usize = 3;
+    let place = Place::new("many");
+    let (_, plain) = place.keeper("connections=1").await;
+    let others = {
+        drop(taken(&plain, "warm").await);
+        place.connections(false).len()
+    };
+    let mut guards = Vec::new();
+    for i in 0..8 {
+        guards.push(taken(&plain, &format!("x{i}")).await);
+    }
+    let others = others.max(place.connections(false).len());
+    let most = others + 2 * CONNECTIONS + DOORBELLS;
+    let (_, keeper) = place.keeper(&format!("connections={CONNECTIONS}&doorbells={DOORBELLS}")).await;
+    // Waits that end soon, on changing names: each would leave a sleeper.
+    for round in 0..6 {
+        let mut waits = tokio::task::JoinSet::new();
+        for i in 0..8 {
+            let lock = keeper.lock(format!("x{}", (i + round) % 8)).wait(Duration::from_millis(100));
+            waits.spawn(async move { lock.acquire().await.map(|_| ()).expect_err("held").kind() });
+        }
+        assert!(waits.join_all().await.iter().all(|kind| *kind == ErrorKind::Busy));
+        let count = place.connections(false).len();
+        assert!(count <= most, "{count} of {most}");
+    }
+    let waiting: Vec<_> = (0..8).map(|i| takes(&keeper, &format!("x{i}"))).collect();
+    let mut seen = 0;
+    for guard in guards {
+        seen = seen.max(place.connections(false).len());
+        guard.release().await.expect("released");
+    }
+    assert!(seen <= most, "{seen} of {most}");
+    for waiting in waiting {
+        waiting.await.expect("granted").release().await.expect("released");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stores_of_one_database_have_doorbells_of_their_own() {
+    let place = Place::new("two");
+    let mut owners = Vec::new();
+    for prefix in ["a_", "b_"] {
+        let (_, plain) = place.keeper(&format!("prefix={prefix}")).await;
+        let waiter = place.keeper(&format!("prefix={prefix}&doorbells=1")).await;
+        let guard = handed(&plain, &waiter, "x").await;
+        owners.push((owner(&waiter.0, "x").expect("with the lock"), guard, waiter));
+    }
+    assert_ne!(owners[0].0, owners[1].0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_who_share_a_lock_are_woken_one_after_the_other() {
+    let place = Place::new("shared");
+    let writer = place.keeper("doorbells=1").await;
+    let (_, plain) = place.keeper("").await;
+    let guard = handed(&plain, &writer, "x").await;
+    let (mut stores, mut waiting) = (Vec::new(), Vec::new());
+    for asleep in 1..=3 {
+        let (store, keeper) = place.keeper("doorbells=1").await;
+        let lock = keeper.lock("x").shared().wait(SOON);
+        waiting.push(tokio::spawn(async move { lock.acquire().await.expect("granted") }));
+        stores.push((store, keeper));
+        place.sleepers(asleep);
+    }
+    guard.release().await.expect("released");
+    for waiting in waiting {
+        waiting.await.expect("granted").release().await.expect("released");
+    }
+    is_free(&writer.0, "x");
+    assert!(stores.iter().map(|(store, _)| store.rung()).sum::<u64>() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_room_for_doorbells_waiters_ask() {
+    let place = Place::new("room");
+    SHARED.sql("GRANT USAGE ON *.* TO room WITH MAX_USER_CONNECTIONS 4");
+    let [a, b] = [place.keeper("connections=1&doorbells=4").await, place.keeper("connections=1&doorbells=4").await];
+    for keeper in [&a.1, &b.1] {
+        drop(taken(keeper, "y").await);
+    }
+    eventually(SOON, "all are connected", || place.connections(false).len() == 4);
+    let mut guard = taken(&a.1, "x").await;
+    for next in [&b.1, &a.1, &b.1] {
+        let waiting = takes(next, "x");
+        eventually(SOON, "it is in line", || {
+            SHARED.sql("SELECT COUNT(*) FROM room.lockkeeper_claim WHERE kind = 1") == "1"
+        });
+        guard.release().await.expect("released");
+        guard = waiting.await.expect("granted");
+    }
+    assert_eq!((place.connections(false).len(), a.0.rung() + b.0.rung()), (4, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doorbells_belong_to_leases_of_our_own() {
+    for options in ["doorbells=1&mode=get_lock", "doorbells=1&layout=shedlock", "doorbells=33"] {
+        let error = Keeper::connect(format!("mysql://h/d?{options}")).await.map(|_| ()).expect_err("an error");
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{options}");
+        assert!(error.to_string().contains("doorbells"), "{error}");
+    }
+}
+
+const ROLE: &str = "LOCKKEEPER_TEST_DOORBELL";
+
+/// Not a test: the other process's `main`, when it is told where.
+#[test]
+fn act() {
+    let Ok(url) = std::env::var(ROLE) else { return };
+    let keeper = lockkeeper::blocking::Keeper::builder(url).ttl(TTL / 3).connect().expect("connected");
+    let _guard = keeper.lock("x").acquire().expect("granted");
+    std::thread::sleep(SOON * 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doorbell_of_a_holder_that_dies_goes_to_the_next() {
+    let place = Place::new("dies");
+    let waiter = place.keeper("doorbells=1").await;
+    let (_, plain) = place.keeper("").await;
+    let guard = taken(&plain, "x").await;
+    let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
+    let holder = Proc::start(command.args(["--exact", "act", "--nocapture"]).env(ROLE, place.url("doorbells=1")));
+    has_owner(&waiter.0, "x");
+    guard.release().await.expect("released");
+    eventually(SOON, "the other process has the lock", || {
+        SHARED.sql("SELECT pid FROM dies.lockkeeper_lock") == holder.pid().to_string()
+    });
+    let waiting = takes(&waiter.1, "x");
+    place.sleepers(1);
+    let held = owner(&waiter.0, "x");
+    drop(holder);
+    eventually(SOON, "the waiter has its doorbell", || owner(&waiter.0, "x").is_some_and(|id| Some(id) != held));
+    waiting.await.expect("granted").release().await.expect("released");
+    is_free(&waiter.0, "x");
+}
