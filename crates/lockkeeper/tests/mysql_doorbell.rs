@@ -2,9 +2,12 @@
 //! and their hand-over do not depend on it. Run on MariaDB.
 #![cfg(feature = "mysql")]
 
+use lockkeeper::clock::system_now;
+use lockkeeper::store::{Claim, Mode};
 use lockkeeper::stores::mysql::MysqlStore;
-use lockkeeper::{ErrorKind, Guard, Keeper, LockName};
+use lockkeeper::{ErrorKind, Guard, HolderId, Keeper, LockName, Store};
 use std::process::Command;
+use std::slice::from_ref;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use testkit::{MariaDbServer, Proc, SOON, eventually};
@@ -183,19 +186,17 @@ async fn there_are_no_more_doorbells_than_the_option_says() {
     const DOORBELLS: usize = 3;
     let place = Place::new("many");
     let (_, plain) = place.keeper("connections=1").await;
-    let others = {
-        drop(taken(&plain, "warm").await);
-        place.connections(false).len()
-    };
+    let holder = place.keeper("connections=1&doorbells=8").await;
     let mut guards = Vec::new();
     for i in 0..8 {
-        guards.push(taken(&plain, &format!("x{i}")).await);
+        guards.push(handed(&plain, &holder, &format!("x{i}")).await);
     }
-    let others = others.max(place.connections(false).len());
+    let others = place.connections(false).len();
+    assert_eq!(others, 4 + 8);
     let most = others + 2 * CONNECTIONS + DOORBELLS;
     let (_, keeper) = place.keeper(&format!("connections={CONNECTIONS}&doorbells={DOORBELLS}")).await;
     // Waits that end soon, on changing names: each would leave a sleeper.
-    for round in 0..6 {
+    for round in 0..10 {
         let mut waits = tokio::task::JoinSet::new();
         for i in 0..8 {
             let lock = keeper.lock(format!("x{}", (i + round) % 8)).wait(Duration::from_millis(100));
@@ -250,6 +251,39 @@ async fn all_who_share_a_lock_are_woken_one_after_the_other() {
     }
     is_free(&writer.0, "x");
     assert!(stores.iter().map(|(store, _)| store.rung()).sum::<u64>() > 0);
+}
+
+/// Claims of the store itself: a keeper would send the second when the first has its answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_doorbell_is_not_kept_from_those_before_us_in_line() {
+    let place = Place::new("ahead");
+    let claim = |mode| {
+        let (name, holder) = (LockName::new("x").expect("a name"), HolderId::random().expect("random"));
+        let mut claim = Claim::new(name, holder, TTL * 10, system_now(), Arc::default());
+        (claim.mode, claim.queue) = (mode, true);
+        claim
+    };
+    let store = async |options| Arc::new(MysqlStore::connect(&place.url(options)).await.expect("connected"));
+    let [holder, reader, writer] = [store("").await, store("doorbells=1").await, store("doorbells=1").await];
+    let mut streams = tokio::task::JoinSet::new();
+    for store in [reader.clone(), writer.clone()] {
+        streams.spawn(async move {
+            loop {
+                store.next_event().await;
+            }
+        });
+    }
+    let held = claim(Mode::Exclusive);
+    holder.try_acquire(from_ref(&held)).await;
+    reader.try_acquire(&[claim(Mode::Shared)]).await;
+    has_owner(&holder, "x");
+    writer.try_acquire(&[claim(Mode::Exclusive)]).await;
+    place.sleepers(1);
+    let writer_at = place.connections(true);
+    reader.try_acquire(&[claim(Mode::Shared)]).await;
+    holder.release(from_ref(&held)).await;
+    // The first reader is let in; the second waits still, but behind the writer.
+    eventually(SOON, "the writer has the doorbell", || owner(&holder, "x").is_some_and(|id| writer_at.contains(&id)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,7 +20,7 @@ use crate::store::Grant;
 use crate::token::HolderId;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use mysql_async::{Conn, Row};
+use mysql_async::Conn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -166,22 +166,21 @@ impl Door {
         }
     }
 
-    async fn sleep_on(self, conn: Conn) -> End {
+    async fn sleep_on(self, mut conn: Conn) -> End {
         let question = question(&self.dial.options.prefix, self.keeper);
         let text = format!("SELECT GET_LOCK({}, {SLEEP});{question}", self.key());
         self.waiting.bell(&self.name, Some(Bell::Asleep));
-        let (mut sleeper, mut rows) = (Sleeper(Some(conn)), Vec::new());
+        let mut rows = Vec::new();
         let slept = tokio::select! {
-            slept = sleeper.run(&text, &mut rows) => slept,
+            slept = run(&mut conn, &text, &mut rows) => slept,
             () = self.waiting.done(&self.name) => {
-                drop((sleeper, self));
-                // Until the server has seen it, the connection counts.
+                // Without a good-bye, and the driver says none while a statement is under way: a server that finds one
+                // unread takes it for a sign of life. Until it has seen that we are gone, the connection counts.
+                drop((conn, self));
                 tokio::time::sleep(UNSEEN).await;
                 return End::Over(None);
             }
         };
-        // Awake, it can say good-bye.
-        let Some(conn) = sleeper.0.take() else { return End::Over(None) };
         let answer = slept.map_err(map_err).and_then(|()| {
             let mut rows = rows.iter();
             Ok((rows.next().map_or(Ok(None), |row| number(row, 0))?, grants(rows)?))
@@ -212,28 +211,6 @@ impl Door {
                 hang_up(conn).await;
                 End::Failed(error)
             }
-        }
-    }
-}
-
-/// A connection with a statement that may sleep for long. A server takes a farewell that it has not read for a sign of
-/// life: the connection is closed without a word.
-struct Sleeper(Option<Conn>);
-
-impl Sleeper {
-    async fn run(&mut self, text: &str, rows: &mut Vec<Row>) -> mysql_async::Result<()> {
-        match &mut self.0 {
-            Some(conn) => run(conn, text, rows).await,
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        if let Some(conn) = self.0.take() {
-            // The driver says it wherever there is a runtime.
-            let _ = std::thread::Builder::new().name("lockkeeper-bell".into()).spawn(move || drop(conn));
         }
     }
 }
