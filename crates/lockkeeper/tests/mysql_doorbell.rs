@@ -308,6 +308,31 @@ async fn without_room_for_doorbells_waiters_ask() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sleep_that_the_server_cuts_short_is_begun_anew() {
+    let place = Place::new("short");
+    let [a, b] = [place.keeper("doorbells=1").await, place.keeper("doorbells=1").await];
+    let (_, plain) = place.keeper("").await;
+    let guard = handed(&plain, &a, "x").await;
+    SHARED.sql("GRANT USAGE ON *.* TO short WITH MAX_STATEMENT_TIME 1.2");
+    let waiting = takes(&b.1, "x");
+    place.sleepers(1);
+    let first = place.connections(true);
+    let slept = || {
+        let text = "SELECT TIME_MS FROM information_schema.PROCESSLIST WHERE USER = 'short' AND STATE = 'User lock'";
+        SHARED.sql(text).parse().unwrap_or(0.0)
+    };
+    let mut longest: f64 = 0.0;
+    eventually(SOON, "it sleeps again", || {
+        let now: f64 = slept();
+        longest = longest.max(now);
+        now > 0.0 && now < longest
+    });
+    assert_eq!(place.connections(true), first);
+    guard.release().await.expect("released");
+    drop(waiting.await.expect("granted"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn doorbells_belong_to_leases_of_our_own() {
     for options in ["doorbells=1&mode=get_lock", "doorbells=1&layout=shedlock", "doorbells=33"] {
         let error = Keeper::connect(format!("mysql://h/d?{options}")).await.map(|_| ()).expect_err("an error");

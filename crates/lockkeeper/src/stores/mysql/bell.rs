@@ -7,11 +7,11 @@
 //! next: the row has been handed over by then, and the answer that wakes it says so. Whatever goes wrong with a doorbell,
 //! the timed question goes on.
 
-use super::error::map_err;
+use super::error::{is_too_long, map_err};
 use super::events::{ASK_LIMIT, grants, question};
 use super::keys;
 use super::lines::{Dial, hang_up, late, run};
-use super::step::{number, odd};
+use super::step::number;
 use super::turns::literal;
 use super::waiting::Waiting;
 use crate::error::{Error, ErrorKind};
@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 
 /// How long one sleep lasts, in seconds: then it is begun anew, in case the server has forgotten us.
 const SLEEP: u32 = 600;
+
+/// A server may allow less; but not so little that it is asked all the time.
+const SHORTEST: Duration = Duration::from_secs(1);
 
 /// How long a connection is kept that no name needs.
 const IDLE: Duration = Duration::from_secs(60);
@@ -167,10 +170,13 @@ impl Door {
     }
 
     async fn sleep_on(self, mut conn: Conn) -> End {
+        if self.waiting.needed(&self.name).is_none() {
+            return End::Over(Some(conn));
+        }
         let question = question(&self.dial.options.prefix, self.keeper);
         let text = format!("SELECT GET_LOCK({}, {SLEEP});{question}", self.key());
         self.waiting.bell(&self.name, Some(Bell::Asleep));
-        let mut rows = Vec::new();
+        let (began, mut rows) = (Instant::now(), Vec::new());
         let slept = tokio::select! {
             slept = run(&mut conn, &text, &mut rows) => slept,
             () = self.waiting.done(&self.name) => {
@@ -181,6 +187,10 @@ impl Door {
                 return End::Over(None);
             }
         };
+        let long = began.elapsed() >= SHORTEST;
+        if long && matches!(&slept, Err(error) if is_too_long(error)) {
+            return End::Over(Some(conn));
+        }
         let answer = slept.map_err(map_err).and_then(|()| {
             let mut rows = rows.iter();
             Ok((rows.next().map_or(Ok(None), |row| number(row, 0))?, grants(rows)?))
@@ -190,8 +200,9 @@ impl Door {
                 self.waiting.bell(&self.name, Some(Bell::Ours));
                 End::Ours(self, conn, grants)
             }
-            Ok((Some(0), _)) => End::Over(Some(conn)),
-            Ok(_) => End::Failed(odd("no doorbell")),
+            // Neither yes nor no: MariaDB's word for a statement that took too long, or was killed.
+            Ok((got, _)) if long || got == Some(0) => End::Over(Some(conn)),
+            Ok(_) => End::Failed(Error::unavailable("the wait for a doorbell was cut off").in_store("mysql")),
             Err(error) => {
                 hang_up(conn).await;
                 End::Failed(error)

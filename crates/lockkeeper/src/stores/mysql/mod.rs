@@ -3,7 +3,8 @@
 //! **Algorithm.** Every step on a name is one call of a stored procedure, which locks the name's row before it reads
 //! anything else; a call is one round trip, a batch one round trip and one commit for every few dozen claims, whose rows
 //! are locked in the order of their names. A release hands over to the head of the line in the same transaction. MySQL
-//! cannot wake anybody, so while claims of a keeper wait, one small question per keeper asks which were let in.
+//! cannot wake anybody, so while claims of a keeper wait, one small question per keeper asks which were let in; with
+//! `doorbells`, session locks wake waiters before.
 //!
 //! **Time.** Leases end by the server's clock, read after the row was locked (`SYSDATE(6)`, sessions in UTC). A lease
 //! that is longer than its own TTL, because the clock stepped back, is clamped by whoever comes next. Tokens are

@@ -160,6 +160,7 @@ impl Waiting {
     /// The name that has waited longest without a doorbell; it has one from now on.
     pub(super) fn wants_bell(&self) -> Option<LockName> {
         let mut desk = self.lock();
+        desk.purge(Instant::now());
         let Desk { claims, bells } = &*desk;
         let wants = |entry: &&Entry| entry.place.is_some() && !bells.contains_key(&entry.name);
         let name = claims.values().filter(wants).min_by_key(|entry| entry.joined)?.name.clone();
@@ -176,19 +177,20 @@ impl Waiting {
         }
     }
 
-    /// Returns when nobody here needs the doorbell of a name, or others should have it.
+    /// How long the doorbell of a name is needed here at most; `None` when nobody wants it, or others should have it.
+    pub(super) fn needed(&self, name: &LockName) -> Option<Instant> {
+        let mut desk = self.lock();
+        desk.purge(Instant::now());
+        if desk.bells.get(name) == Some(&Bell::PassOn) {
+            return None;
+        }
+        desk.claims.values().filter(|entry| entry.name == *name).map(|entry| entry.until).max()
+    }
+
+    /// Returns when the doorbell of a name is not needed here.
     pub(super) async fn done(&self, name: &LockName) {
         let mut left = self.left.subscribe();
-        loop {
-            let until = {
-                let mut desk = self.lock();
-                desk.purge(Instant::now());
-                if desk.bells.get(name) == Some(&Bell::PassOn) {
-                    return;
-                }
-                desk.claims.values().filter(|entry| entry.name == *name).map(|entry| entry.until).max()
-            };
-            let Some(until) = until else { return };
+        while let Some(until) = self.needed(name) {
             tokio::select! {
                 // The sender is ours.
                 _ = left.changed() => {}
@@ -199,5 +201,71 @@ impl Waiting {
 
     pub(super) fn count(&self) {
         self.rung.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Stamp;
+
+    fn claim(name: &str) -> Claim {
+        let name = LockName::new(name).unwrap();
+        Claim::new(
+            name,
+            HolderId::random().unwrap(),
+            Duration::from_secs(60),
+            Stamp::from_micros(0),
+            Default::default(),
+        )
+    }
+
+    #[test]
+    fn only_who_sleeps_at_the_door_asks_less_often_with_time() {
+        let (waiting, claim) = (Waiting::new(true), claim("x"));
+        assert_eq!(waiting.pause(), None);
+        waiting.note(&claim, Word::InLine(2));
+        assert_eq!(waiting.wants_bell().as_ref(), Some(&claim.name));
+        for (bell, waited, pause) in [
+            (Some(Bell::Coming), 10_000, 50),
+            (Some(Bell::Asleep), 0, 50),
+            (Some(Bell::Asleep), 1_600, 100),
+            (Some(Bell::Asleep), 60_000, 200),
+            (Some(Bell::Ours), 60_000, 50),
+            (None, 60_000, 50),
+        ] {
+            waiting.bell(&claim.name, bell);
+            waiting.lock().claims.get_mut(&claim.holder).unwrap().joined =
+                Instant::now().checked_sub(Duration::from_millis(waited)).unwrap();
+            assert_eq!(waiting.pause().unwrap().as_millis(), pause, "{bell:?} {waited}");
+        }
+    }
+
+    #[test]
+    fn a_doorbell_is_needed_until_the_lock_is_free_again() {
+        let (waiting, first, second) = (Waiting::new(true), claim("x"), claim("x"));
+        waiting.note(&first, Word::InLine(1));
+        waiting.bell(&first.name, Some(Bell::Ours));
+        waiting.let_in(first.holder, Duration::from_secs(10));
+        assert_eq!(waiting.pause(), None);
+        assert!(waiting.needed(&first.name).is_some());
+        // Another of ours waits by now, but its turn need not be the next.
+        waiting.note(&second, Word::InLine(1));
+        waiting.note(&first, Word::Over);
+        assert_eq!(waiting.needed(&first.name), None);
+        waiting.bell(&first.name, None);
+        assert!(waiting.needed(&first.name).is_some());
+        waiting.note(&second, Word::Over);
+        assert_eq!(waiting.needed(&first.name), None);
+        assert!(waiting.lock().claims.is_empty());
+    }
+
+    #[test]
+    fn without_doorbells_only_waiters_are_remembered() {
+        let (waiting, claim) = (Waiting::new(false), claim("x"));
+        waiting.note(&claim, Word::Has);
+        waiting.note(&claim, Word::InLine(1));
+        waiting.note(&claim, Word::Has);
+        assert!(waiting.lock().claims.is_empty());
     }
 }
