@@ -8,6 +8,7 @@ use lockkeeper::stores::mysql::MysqlStore;
 use lockkeeper::{ErrorKind, Guard, HolderId, Keeper, LockName, Store};
 use std::process::Command;
 use std::slice::from_ref;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use testkit::{MariaDbServer, Proc, SOON, eventually};
@@ -104,6 +105,39 @@ async fn hand_overs_are_told_by_the_doorbell() {
     assert!(told > ROUNDS / 2, "{told} of {ROUNDS}");
     guard.release().await.expect("released");
     is_free(&pair[0].0, "x");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_keepers_take_turns() {
+    const ROUNDS: usize = 20;
+    let place = Place::new("turns");
+    let (mut tasks, inside) = (tokio::task::JoinSet::new(), Arc::new(AtomicU32::new(0)));
+    let (mut stores, mut keepers) = (Vec::new(), Vec::new());
+    // Two with doorbells for both names, two for one of them, one for none.
+    for options in ["doorbells=2", "doorbells=2", "doorbells=1", "doorbells=1", ""] {
+        let (store, keeper) = place.keeper(options).await;
+        for name in ["x", "y", "x"] {
+            let (lock, inside) = (keeper.lock(name).wait(SOON), inside.clone());
+            tasks.spawn(async move {
+                let bit = if name == "x" { 1 } else { 2 };
+                for _ in 0..ROUNDS {
+                    let guard = lock.acquire().await.expect("granted");
+                    assert_eq!(inside.fetch_or(bit, Ordering::SeqCst) & bit, 0, "two are inside");
+                    tokio::task::yield_now().await;
+                    inside.fetch_and(!bit, Ordering::SeqCst);
+                    guard.release().await.expect("released");
+                }
+            });
+        }
+        stores.push(store);
+        keepers.push(keeper);
+    }
+    tasks.join_all().await;
+    for name in ["x", "y"] {
+        is_free(&stores[0], name);
+    }
+    place.sleepers(0);
+    assert!(stores.iter().map(|store| store.rung()).sum::<u64>() > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

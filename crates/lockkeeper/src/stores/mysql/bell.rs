@@ -225,3 +225,25 @@ impl Door {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_said_once_and_every_failure_has_its_pause() {
+        let mut bells = Bells::default();
+        let mut failed = |kind| {
+            bells.ended(End::Failed(Error::new(kind, "no")));
+            let pause = bells.again.unwrap() - Instant::now();
+            assert!(pause <= MAX_PAUSE, "{pause:?}");
+            (bells.warned, pause)
+        };
+        assert!(!failed(ErrorKind::Unavailable).0);
+        assert!(failed(ErrorKind::Unexpected).0);
+        for _ in 0..100 {
+            assert!(failed(ErrorKind::Unavailable).1 > Duration::from_millis(900));
+        }
+        assert!(failed(ErrorKind::Unexpected).1 > MAX_PAUSE / 3);
+    }
+}
