@@ -7,6 +7,7 @@
 //! next: the row has been handed over by then, and the answer that wakes it says so. Whatever goes wrong with a doorbell,
 //! the timed question goes on.
 
+use super::MysqlStore;
 use super::error::{is_too_long, map_err};
 use super::events::{ASK_LIMIT, grants, question};
 use super::keys;
@@ -23,6 +24,7 @@ use futures_util::stream::FuturesUnordered;
 use mysql_async::Conn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long one sleep lasts, in seconds: then it is begun anew, in case the server has forgotten us.
@@ -54,6 +56,20 @@ pub(super) enum Bell {
 
 /// All grants of this keeper that were not picked up yet.
 pub(super) type Grants = Vec<(HolderId, Grant)>;
+
+impl MysqlStore {
+    /// How many grants a doorbell told before anything else did.
+    #[doc(hidden)]
+    pub fn rung(&self) -> u64 {
+        self.waiting.rung.load(Ordering::Relaxed)
+    }
+
+    /// What `GET_LOCK` calls the doorbell of a name.
+    #[doc(hidden)]
+    pub fn bell(&self, name: &LockName) -> String {
+        keys::bell(&self.lines.dial().options.database, self.prefix(), name)
+    }
+}
 
 /// The doorbell of one name, and whose it is as far as this keeper knows.
 struct Door {

@@ -122,18 +122,6 @@ impl MysqlStore {
         })
     }
 
-    /// How many grants a doorbell told before anything else did.
-    #[doc(hidden)]
-    pub fn rung(&self) -> u64 {
-        self.waiting.rung.load(std::sync::atomic::Ordering::Relaxed)
-    }
-
-    /// What `GET_LOCK` calls the doorbell of a name.
-    #[doc(hidden)]
-    pub fn bell(&self, name: &LockName) -> String {
-        keys::bell(&self.lines.dial().options.database, self.prefix(), name)
-    }
-
     fn prefix(&self) -> &str {
         &self.lines.dial().options.prefix
     }
