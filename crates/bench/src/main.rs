@@ -22,6 +22,7 @@ fn main() {
         ["peer", store] => handover::peer(store),
         ["renew", store] => renew::hold(store),
         ["redis", part] => redis::part(part),
+        ["mysql", part] => mysql::part(part),
         ["etcd", part] => etcd::part(part),
         ["postgres", part] => postgres::part(part),
         [] => {

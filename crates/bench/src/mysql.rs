@@ -1,6 +1,9 @@
 //! The MySQL store against two statements by hand (an upsert that draws the token, an update that ends the lease) and
 //! against its own procedure, called by hand. On MariaDB, by loopback.
 
+mod handover;
+mod held;
+
 use crate::measure::{quantile, rounds, table};
 use lockkeeper::{HolderId, Keeper};
 use mysql_async::prelude::Queryable as _;
@@ -20,12 +23,29 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS floor (name VARBINARY(512) PRIMA
 
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
+/// Each in a process of its own, so that none inherits another's connections and memory.
 pub(crate) fn run() {
+    for part in ["cycle", "handover", "held"] {
+        let child = std::process::Command::new(std::env::current_exe().unwrap()).args(["mysql", part]).status();
+        assert!(child.unwrap().success());
+    }
+}
+
+pub(crate) fn part(name: &str) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    match name {
+        "cycle" => cycle(&runtime),
+        "handover" => handover::run(&runtime),
+        "held" => held::run(),
+        _ => println!("usage: bench mysql [cycle|handover|held]"),
+    }
+}
+
+fn cycle(runtime: &Runtime) {
     for (title, flush) in [("commits left to the system", 2), ("commits flushed to disk", 1)] {
         let server = MariaDbServer::with(&[&format!("--innodb-flush-log-at-trx-commit={flush}")]);
-        serial(&runtime, &server, title);
-        many(&runtime, &server, title);
+        serial(runtime, &server, title);
+        many(runtime, &server, title);
     }
 }
 

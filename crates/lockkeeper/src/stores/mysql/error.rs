@@ -99,6 +99,11 @@ pub(super) fn is_passing(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(server) if matches!(server.code, 1205 | 1213 | 1020 | 1180))
 }
 
+/// Whether the statement took longer than the server allows any (`max_statement_time`, `max_execution_time`).
+pub(super) fn is_too_long(error: &mysql_async::Error) -> bool {
+    matches!(error, mysql_async::Error::Server(server) if matches!(server.code, 1969 | 3024))
+}
+
 /// Whether the server has no TLS to offer.
 pub(super) fn no_tls(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Driver(DriverError::NoClientSslFlagFromServer))

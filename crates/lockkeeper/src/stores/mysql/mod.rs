@@ -3,7 +3,8 @@
 //! **Algorithm.** Every step on a name is one call of a stored procedure, which locks the name's row before it reads
 //! anything else; a call is one round trip, a batch one round trip and one commit for every few dozen claims, whose rows
 //! are locked in the order of their names. A release hands over to the head of the line in the same transaction. MySQL
-//! cannot wake anybody, so while claims of a keeper wait, one small question per keeper asks which were let in.
+//! cannot wake anybody, so while claims of a keeper wait, one small question per keeper asks which were let in; with
+//! `doorbells`, session locks wake waiters before.
 //!
 //! **Time.** Leases end by the server's clock, read after the row was locked (`SYSDATE(6)`, sessions in UTC). A lease
 //! that is longer than its own TTL, because the clock stepped back, is clamped by whoever comes next. Tokens are
@@ -17,6 +18,7 @@
 //! (`innodb_flush_log_at_trx_commit` other than 1). A failover to a replica that had not seen a grant can forget it;
 //! tokens rise all the same.
 
+mod bell;
 mod clean;
 mod error;
 mod events;
@@ -31,6 +33,7 @@ mod schema;
 mod session;
 mod step;
 mod turns;
+mod waiting;
 
 pub use get_lock::GetLockStore;
 
@@ -43,7 +46,7 @@ use crate::store::{
 };
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
-use events::{Events, Waiting};
+use events::Events;
 use lines::{Dial, Lines, Step, Told};
 use mysql_async::Row;
 use options::Options;
@@ -53,6 +56,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 use step::{Answer, Op, bytes, hex, number, odd};
+use waiting::{Waiting, Word};
 
 /// How long a question that no lease depends on may take.
 const ASK_LIMIT: Duration = Duration::from_secs(8);
@@ -63,7 +67,7 @@ pub struct MysqlStore {
     lines: Lines,
     keeper: HolderId,
     events: tokio::sync::Mutex<Events>,
-    waiting: Waiting,
+    waiting: Arc<Waiting>,
     met: Met,
     server: Server,
     due: clean::Due,
@@ -105,12 +109,13 @@ impl MysqlStore {
         let server = elsewhere(options.clone(), async |dial| schema::check(dial).await)
             .await
             .map_err(|e| e.during("connect"))?;
+        let waiting = Waiting::new(options.doorbells > 0);
         let lines = Lines::new(options);
         Ok(Self {
             lines,
             keeper,
             events: Events::default().into(),
-            waiting: Waiting::default(),
+            waiting: waiting.into(),
             met: Met::default(),
             server,
             due: clean::Due::default(),
@@ -256,13 +261,13 @@ impl Store for MysqlStore {
         }
         let read = |claim: &Claim, answer: Answer| match answer.code {
             1 => {
-                self.waiting.note(claim, None);
+                self.waiting.note(claim, Word::Has);
                 let lease = step::duration(answer.lease.ok_or_else(|| odd("no lease"))?);
                 Ok(Attempt::Granted(Grant { token: answer.token()?, stamp: claim.stamp, lease }))
             }
             0 => {
                 let held = answer.held();
-                self.waiting.note(claim, Some(&held));
+                self.waiting.note(claim, word(held.place));
                 Ok(Attempt::Held(held))
             }
             2 => Ok(Attempt::Cancelled),
@@ -274,14 +279,14 @@ impl Store for MysqlStore {
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
         let read = |claim: &Claim, answer: Answer| {
             if answer.code != 0 {
-                self.waiting.note(claim, None);
+                self.waiting.note(claim, if answer.code <= 2 { Word::Has } else { Word::Over });
             }
             match (answer.code, answer.place) {
                 (1, _) => Ok(Renewal::Renewed(claim.ttl)),
                 (2, _) => Ok(Renewal::Granted(Grant { token: answer.token()?, stamp: claim.stamp, lease: claim.ttl })),
                 (0, _) => {
                     let held = answer.held();
-                    self.waiting.note(claim, Some(&held));
+                    self.waiting.note(claim, word(held.place));
                     Ok(Renewal::Waiting(held))
                 }
                 (4, Some(1)) => Ok(Renewal::Lost(LossReason::Broken)),
@@ -295,7 +300,7 @@ impl Store for MysqlStore {
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
         let read = |claim: &Claim, answer: Answer| {
-            self.waiting.note(claim, None);
+            self.waiting.note(claim, Word::Over);
             match answer.code {
                 1 => Ok(Release::Released),
                 0 => Ok(Release::NotHeld),
@@ -331,6 +336,10 @@ impl Store for MysqlStore {
             _ => Err(out_of_tokens().for_lock(name)),
         }
     }
+}
+
+fn word(place: Option<u32>) -> Word {
+    place.map_or(Word::Over, Word::InLine)
 }
 
 /// Answers that are neither yes nor no.

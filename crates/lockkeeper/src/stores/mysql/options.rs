@@ -8,13 +8,16 @@ use std::fmt;
 use std::time::Duration;
 
 /// Every option, for the error that lists them.
-const KNOWN: &str = "connections, key, layout, mode, password_file, prefix, socket, ssl-ca, ssl-cert, ssl-key, \
-    ssl-mode, table, time_zone";
+const KNOWN: &str = "connections, doorbells, key, layout, mode, password_file, prefix, socket, ssl-ca, ssl-cert, \
+    ssl-key, ssl-mode, table, time_zone";
 
 const SHAPE: &str = "a MySQL URL looks like mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE";
 
 /// How many connections a runtime may have.
 const MOST_CONNECTIONS: u32 = 32;
+
+/// How many doorbells a keeper may have, each a connection.
+const MOST_DOORBELLS: usize = 32;
 
 /// How much the connection is protected; the words of MySQL's own programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +60,8 @@ pub(super) struct Options {
     /// How the names of tables and procedures begin.
     pub(super) prefix: String,
     pub(super) connections: u32,
+    /// How many names that are waited for have a doorbell.
+    pub(super) doorbells: usize,
     pub(super) mode: Mode,
     pub(super) key: KeyRule,
     /// ShedLock's table, when that is the layout.
@@ -108,6 +113,7 @@ impl Options {
         let mut files = TlsFiles::default();
         let (mut ssl_mode, mut prefix, mut connections) = (None, "lockkeeper_".to_owned(), 4);
         let (mut mode, mut key, mut layout, mut table, mut zone) = (Mode::Lease, None, None, None, None);
+        let mut doorbells = None;
         for (name, value) in pairs {
             let shown = || escape(value.as_bytes());
             match (name.as_str(), value.as_str()) {
@@ -134,6 +140,12 @@ impl Options {
                             bad(format!("connections={}: it is a number from 1 to {MOST_CONNECTIONS}", shown()))
                         })?;
                 }
+                ("doorbells", _) => {
+                    let count = value.parse().ok().filter(|n| *n <= MOST_DOORBELLS).ok_or_else(|| {
+                        bad(format!("doorbells={}: it is a number from 0 to {MOST_DOORBELLS}", shown()))
+                    })?;
+                    doorbells = Some(count);
+                }
                 ("mode", "lease") => mode = Mode::Lease,
                 ("mode", "get_lock") => mode = Mode::GetLock,
                 ("mode", _) => return Err(bad(format!("mode={}: it is lease or get_lock", shown()))),
@@ -150,6 +162,9 @@ impl Options {
             }
         }
         let shed = layout == Some(true);
+        if doorbells.is_some() && (shed || mode == Mode::GetLock) {
+            return Err(bad("doorbells belong to mode=lease and layout=lockkeeper"));
+        }
         match mode {
             Mode::GetLock if layout.is_some() => return Err(bad("layout means nothing with mode=get_lock")),
             Mode::Lease if key.is_some() => return Err(bad("key belongs to mode=get_lock")),
@@ -176,6 +191,7 @@ impl Options {
             database,
             prefix,
             connections,
+            doorbells: doorbells.unwrap_or(0),
             mode,
             key: key.unwrap_or(KeyRule::Native),
             shedlock,
@@ -332,6 +348,10 @@ mod tests {
             ("//h/d", &[("ssl-ca", "/nowhere")]),
             ("//h/d", &[("ssl-mode", "maybe")]),
             ("//h/d", &[("connections", "0")]),
+            ("//h/d", &[("doorbells", "33")]),
+            ("//h/d", &[("doorbells", "many")]),
+            ("//h/d", &[("doorbells", "4"), ("mode", "get_lock")]),
+            ("//h/d", &[("layout", "shedlock"), ("doorbells", "4")]),
             ("//h/d", &[("prefix", "a`b")]),
             ("//h/d", &[("table", "jobs")]),
             ("//h/d", &[("layout", "shedlock"), ("time_zone", "'; --")]),
