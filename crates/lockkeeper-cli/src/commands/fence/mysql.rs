@@ -31,7 +31,8 @@ impl Base {
             (None, "") => options = options.socket(Some(SOCKET)),
             (None, host) => options = options.ip_or_hostname(host),
         }
-        if place.tls {
+        // A socket has none, as in libpq; the driver would ask for it all the same.
+        if place.tls && place.socket.is_none() && !place.host.is_empty() {
             // The driver takes the process's provider.
             let _ = rustls::crypto::ring::default_provider().install_default();
             let roots = tls::authorities(place)?.into_iter().map(|c| c.to_vec().into()).collect();
