@@ -356,55 +356,6 @@ async fn another_layout_is_refused() {
     held.release().await.expect("released");
 }
 
-/// Procedures that are older are replaced by whoever may, and only by them; newer ones are left alone.
-#[tokio::test]
-async fn older_procedures_are_replaced_by_a_login_that_may() {
-    let server = &*SHARED;
-    let root = database(server, "older");
-    server.sql("CREATE USER worker IDENTIFIED BY 'geheim'");
-    server.sql("GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON older.* TO worker");
-    let worker = format!("mysql://worker:geheim@127.0.0.1:{}/older", server.port());
-    let running = keeper(&root).await;
-    let held = taken(&running, "x").await;
-    // A procedure as an earlier version may have had it: it grants nothing.
-    let spoil = "USE older; DROP PROCEDURE lockkeeper_step; CREATE DEFINER = older PROCEDURE lockkeeper_step(p_op CHAR(1), p_name VARBINARY(512), \
-        p_holder BINARY(16), p_mode BIGINT, p_ttl BIGINT, p_life BIGINT, p_queue TINYINT, p_arg BIGINT, p_keeper BINARY(16), \
-        p_host VARBINARY(1024), p_pid BIGINT, p_label VARBINARY(1024)) \
-        SELECT 99, NULL, NULL, NULL, NULL, NULL, NULL, NULL;";
-    let revision = || server.sql("SELECT revision FROM older.lockkeeper_layout");
-    let now = revision();
-    for older in [
-        "UPDATE older.lockkeeper_layout SET revision = 0; COMMIT",
-        // The first tables had no such column.
-        "ALTER TABLE older.lockkeeper_layout DROP COLUMN revision",
-    ] {
-        server.sql(&format!("{spoil} {older}"));
-        let error = connect_error(&worker).await;
-        assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
-        assert!(error.to_string().contains("older") && error.to_string().contains("lockkeeper store init"), "{error}");
-        assert!(!format!("{error:?}").contains("geheim"), "{error:?}");
-        // Many come at once, as when a new version is rolled out.
-        let all = (0..4).map(|_| {
-            tokio::spawn({
-                let root = root.clone();
-                async move { keeper(&root).await }
-            })
-        });
-        for one in all.collect::<Vec<_>>() {
-            drop(one.await.expect("connected"));
-        }
-        assert_eq!(revision(), now);
-        let other = keeper(&worker).await;
-        assert!(other.lock("x").try_acquire().await.expect("answered by the new procedure").is_none());
-    }
-    held.release().await.expect("released: those who were connected go on");
-    // What a later version brought along is not taken back.
-    server.sql("UPDATE older.lockkeeper_layout SET revision = 1000; COMMIT");
-    drop(taken(&keeper(&worker).await, "x").await);
-    MysqlStore::install(&root).await.expect("nothing to do");
-    assert_eq!(revision(), "1000");
-}
-
 #[tokio::test]
 async fn a_read_only_server_is_unavailable_and_named() {
     let server = MariaDbServer::new();

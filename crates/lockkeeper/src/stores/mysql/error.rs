@@ -46,7 +46,9 @@ fn from_server(code: u16, text: &str) -> Error {
             Error::unavailable(format!("the server is read-only, so it cannot keep locks: {text}"))
         }
         1205 => Error::unavailable("another transaction keeps the lock's row (lock wait timeout)"),
-        1213 | 1020 | 1180 => Error::unavailable(format!("the transaction was rolled back, to be tried again: {text}")),
+        1213 | 1020 | 1180 | 3058 => {
+            Error::unavailable(format!("the transaction was rolled back, to be tried again: {text}"))
+        }
         1665 => Error::invalid_config(
             "binlog_format=STATEMENT cannot carry these transactions: set it to ROW or MIXED on the server",
         ),

@@ -1,7 +1,7 @@
 //! The tables and procedures in the database: what they must look like, and how they are made.
 
 use super::error::map_err;
-use super::lines::{Dial, hang_up, run};
+use super::lines::{Dial, call, hang_up, run};
 use super::options::Options;
 use super::step::{TOMB_EXTRA, bytes, micros, number, odd};
 use crate::error::{Error, ErrorKind, Result};
@@ -84,13 +84,13 @@ pub(super) async fn check(dial: &Dial) -> Result<Server> {
         let server = look(conn).await?;
         match found(conn, &dial.options).await? {
             Found::Current => {}
-            Found::Nothing | Found::Older { .. } => install_now(conn, &dial.options, server).await?,
+            Found::Nothing | Found::Older { .. } => install_now(conn, &dial.options, server, false).await?,
             Found::Other(version) => return Err(wrong_version(&dial.options, version)),
         }
         // Most calls need no procedure. That it is missing, or not ours to call, must not come out when one does.
         let mut rows = Vec::new();
         let probe = super::step::probe(&dial.options.prefix, dial.options.shedlock.is_some());
-        run(conn, &probe, &mut rows).await.map_err(map_err)?;
+        call(conn, &dial.options.prefix, &probe, &mut rows).await.map_err(map_err)?;
         Ok(server)
     })
     .await
@@ -102,7 +102,7 @@ pub(super) async fn install(dial: &Dial) -> Result<()> {
         let server = look(conn).await?;
         match found(conn, &dial.options).await? {
             Found::Other(version) => Err(wrong_version(&dial.options, version)),
-            _ => install_now(conn, &dial.options, server).await,
+            _ => install_now(conn, &dial.options, server, true).await,
         }
     })
     .await
@@ -199,17 +199,26 @@ fn refused(options: &Options, what: &str, error: mysql_async::Error) -> Error {
     Error::new(ErrorKind::Denied, text).with_source(mapped).in_store("mysql")
 }
 
-async fn install_now(conn: &mut Conn, options: &Options, server: Server) -> Result<()> {
-    // Session locks know no schema. The name is short enough for every server.
+/// What everybody who makes or replaces something holds. Session locks know no schema. The name is short enough for every
+/// server.
+pub(super) fn install_lock(prefix: &str) -> String {
     let mut name = String::new();
-    super::step::hex(&mut name, format!("lk-install {}", &options.prefix).as_bytes());
-    let got = one(conn, &format!("SELECT GET_LOCK({name}, {PATIENCE})")).await?;
+    super::step::hex(&mut name, format!("lk-install {prefix}").as_bytes());
+    name
+}
+
+/// Makes what is missing, or older. With `repair` also what has gone missing since it was finished.
+async fn install_now(conn: &mut Conn, options: &Options, server: Server, repair: bool) -> Result<()> {
+    let got = one(conn, &format!("SELECT GET_LOCK({}, {PATIENCE})", install_lock(&options.prefix))).await?;
     if number(&got, 0)? != Some(1) {
         return Err(Error::unavailable("somebody else has been making the tables for too long").in_store("mysql"));
     }
     // Somebody else may have been first, and be using it by now: what is finished is not taken away, even for a moment,
     // unless it is older.
     let found = found(conn, options).await?;
+    if found == Found::Current && !repair {
+        return Ok(());
+    }
     let shed = match &options.shedlock {
         Some(table) => Some(shedlock(conn, options, table).await?),
         None => None,
