@@ -62,3 +62,60 @@ fn the_server_is_the_one_that_was_asked_for() {
     assert!(version.starts_with(&asked), "{version}");
     assert_eq!(version.contains("MariaDB"), asked.is_empty(), "{version}");
 }
+
+/// What a server may say to a login besides that its password is wrong: each refusal says what to do about it.
+#[tokio::test]
+async fn refused_logins_are_told_why() {
+    let server = MariaDbServer::with_tls_only();
+    let user = |name: &str, how: &str| {
+        server.sql(&format!("CREATE USER {name} IDENTIFIED BY '{PASSWORD}' {how}; GRANT ALL ON test.* TO {name}"));
+        name.to_owned()
+    };
+    for (name, options, word) in [
+        (user("plain", ""), "ssl-mode=disabled", "TLS"),
+        (user("locked", "ACCOUNT LOCK"), "", "locked"),
+        (user("expired", "PASSWORD EXPIRE"), "", "expired"),
+        (user("certified", "REQUIRE X509"), "", "password"),
+    ] {
+        let error = connect(&url(&server, &name, PASSWORD, options)).await.expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{name}: {error:?}");
+        assert!(error.to_string().contains(word), "{name}: {error}");
+        assert!(!format!("{error:?}").contains(PASSWORD), "{error:?}");
+    }
+    connect(&url(&server, "plain", PASSWORD, "")).await.expect("over TLS");
+    // Nobody is left who may come by TCP.
+    server.sql("DROP USER plain, locked, expired, certified, root@'127.0.0.1'; FLUSH PRIVILEGES");
+    let error = connect(&url(&server, "plain", PASSWORD, "")).await.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+    assert!(error.to_string().contains("127.0.0.1"), "{error}");
+}
+
+/// A server without TLS and without a key of its own takes no password at all that it does not know yet.
+#[tokio::test]
+async fn a_password_that_cannot_be_sent_safely_is_not_sent() {
+    let keyless = ["--skip-ssl", "--loose-caching-sha2-password-auto-generate-rsa-keys=off"];
+    let keys =
+        ["--loose-caching-sha2-password-private-key-path=none", "--loose-caching-sha2-password-public-key-path=none"];
+    let server = MariaDbServer::with(&[keyless, keys].concat());
+    server.sql(&format!("CREATE USER app IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON test.* TO app"));
+    let connected = connect(&url(&server, "app", PASSWORD, "")).await;
+    if !server.is_mysql() {
+        return connected.expect("its passwords need no protection");
+    }
+    let error = connected.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+    assert!(error.to_string().contains("TLS"), "{error}");
+}
+
+/// A plugin that the driver does not know.
+#[tokio::test]
+async fn a_plugin_that_is_not_known_is_named() {
+    let server = MariaDbServer::new();
+    if !server.is_mysql() {
+        return;
+    }
+    server.sql(&format!("CREATE USER app IDENTIFIED WITH sha256_password BY '{PASSWORD}'; GRANT ALL ON test.* TO app"));
+    let error = connect(&url(&server, "app", PASSWORD, "")).await.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+    assert!(error.to_string().contains("sha256_password"), "{error}");
+}

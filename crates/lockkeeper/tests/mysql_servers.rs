@@ -360,15 +360,42 @@ async fn another_layout_is_refused() {
 async fn a_read_only_server_is_unavailable_and_named() {
     let server = MariaDbServer::new();
     let url = database(&server, "readers");
-    let keeper = keeper(&url).await;
-    drop(taken(&keeper, "x").await);
-    server.sql("SET GLOBAL read_only = ON");
-    for error in [refusal(&keeper, "x").await, connect_error(&format!("{url}?prefix=new_")).await] {
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
-        assert!(error.to_string().contains("read-only"), "{error}");
+    // The second is for those who may do everything, on a server that knows the difference.
+    let settings = [("read_only", url), ("super_read_only", server.url())];
+    for (setting, url) in &settings[..if server.is_mysql() { 2 } else { 1 }] {
+        let (keeper, name) = (self::keeper(url).await, "free");
+        drop(taken(&keeper, name).await);
+        let waiting = self::keeper(url).await;
+        let held = taken(&keeper, "held").await;
+        server.sql(&format!("SET GLOBAL {setting} = ON"));
+        for error in [
+            refusal(&keeper, name).await,
+            refusal(&waiting, "held").await,
+            connect_error(&format!("{url}?prefix=new_")).await,
+            connect_error(&format!("{url}?mode=get_lock")).await,
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{setting}: {error:?}");
+            assert!(error.to_string().contains("read-only"), "{setting}: {error}");
+        }
+        server.sql("SET GLOBAL read_only = OFF");
+        drop((taken(&keeper, name).await, held));
     }
-    server.sql("SET GLOBAL read_only = OFF");
-    drop(taken(&keeper, "x").await);
+}
+
+#[tokio::test]
+async fn what_is_durable_depends_on_all_logs_of_the_server() {
+    use lockkeeper::Guarantee::{Durable, Primary};
+    for (binlog, found) in
+        [("--skip-log-bin", [Durable, Durable, Primary]), ("--log-bin=log", [Durable, Primary, Primary])]
+    {
+        let server = MariaDbServer::with(&[binlog]);
+        for ((flush, sync), found) in [(1, 1), (1, 0), (2, 1)].into_iter().zip(found) {
+            let set = format!("SET GLOBAL innodb_flush_log_at_trx_commit = {flush}; SET GLOBAL sync_binlog = {sync}");
+            server.sql(&set);
+            let keeper = keeper(&server.url()).await;
+            assert_eq!(keeper.info().guarantee, found, "{binlog}: {set}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -377,6 +404,20 @@ async fn a_clock_that_stands_still_within_a_statement_is_refused() {
     let error = connect_error(&server.url()).await;
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     assert!(error.to_string().contains("sysdate-is-now"), "{error}");
+}
+
+#[tokio::test]
+async fn a_binary_log_of_statements_is_refused() {
+    let server = MariaDbServer::with(&["--log-bin=log", "--binlog-format=STATEMENT"]);
+    for options in ["", "?mode=get_lock", "?layout=shedlock"] {
+        let url = format!("{}{options}", server.url());
+        let error = match Keeper::connect(&url).await {
+            Ok(keeper) => refusal(&keeper, "x").await,
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{options}: {error:?}");
+        assert!(error.to_string().contains("binlog_format"), "{options}: {error}");
+    }
 }
 
 #[tokio::test]

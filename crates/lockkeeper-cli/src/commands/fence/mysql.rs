@@ -83,6 +83,8 @@ fn map_err(shown: &str, error: &Error) -> Failure {
             let kind = match e.code {
                 // Access denied: to the server, a database, a command, a column, a routine, or for lack of a privilege.
                 1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => ErrorKind::Denied,
+                // From this host, with an expired password, a locked login, or without TLS.
+                1130 | 1820 | 1862 | 3118 | 4151 | 3159 => ErrorKind::Denied,
                 1049 => ErrorKind::InvalidConfig,
                 // Too many connections, shutting down, read only, lock wait, deadlock.
                 1040 | 1053 | 1290 | 1205 | 1213 => ErrorKind::Unavailable,

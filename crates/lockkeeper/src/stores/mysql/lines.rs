@@ -1,6 +1,6 @@
 //! What is sent on a connection and what comes back, and how connections are opened.
 
-use super::error::{is_passing, map_err, no_tls};
+use super::error::{is_passing, map_err, map_plain_login, no_tls};
 use super::lane::{GATHER, Lane, Lanes, lock};
 use super::options::{Options, SslMode};
 use super::quick::{self, Quick};
@@ -232,13 +232,19 @@ impl Dial {
     /// A new connection, set up.
     pub(super) async fn open(&self) -> Result<Conn> {
         let silent = |_| Error::unavailable("the server did not answer while connecting").in_store("mysql");
-        tokio::time::timeout(CONNECT_LIMIT, self.open_now()).await.map_err(silent)?.map_err(map_err)
+        let opened = tokio::time::timeout(CONNECT_LIMIT, self.open_now()).await.map_err(silent)?;
+        let safe = self.tls() || self.options.opts(false).socket().is_some();
+        opened.map_err(if safe { map_err } else { map_plain_login })
+    }
+
+    /// Whether the next connection has TLS.
+    fn tls(&self) -> bool {
+        self.options.ssl_mode != SslMode::Disabled && !self.plain.load(Ordering::Relaxed)
     }
 
     async fn open_now(&self) -> mysql_async::Result<Conn> {
         let mode = self.options.ssl_mode;
-        let tls = mode != SslMode::Disabled && !self.plain.load(Ordering::Relaxed);
-        let mut conn = match Conn::new(self.options.opts(tls)).await {
+        let mut conn = match Conn::new(self.options.opts(self.tls())).await {
             Err(error) if mode == SslMode::Preferred && no_tls(&error) => {
                 self.plain.store(true, Ordering::Relaxed);
                 Conn::new(self.options.opts(false)).await?

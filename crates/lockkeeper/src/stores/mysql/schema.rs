@@ -117,7 +117,8 @@ async fn bounded<T>(dial: &Dial, work: impl AsyncFnOnce(&mut Conn) -> Result<T>)
 
 /// Whether this server can keep locks at all.
 async fn look(conn: &mut Conn) -> Result<Server> {
-    let ask = "SELECT VERSION(), @@innodb_flush_log_at_trx_commit, SYSDATE(6), SLEEP(0.002), SYSDATE(6)";
+    let ask = "SELECT VERSION(), @@innodb_flush_log_at_trx_commit, SYSDATE(6), SLEEP(0.002), SYSDATE(6), \
+        @@log_bin, @@sync_binlog";
     let row = one(conn, ask).await?;
     let text = String::from_utf8_lossy(&bytes(&row, 0)?.unwrap_or_default()).into_owned();
     let maria = text.contains("MariaDB");
@@ -136,15 +137,19 @@ async fn look(conn: &mut Conn) -> Result<Server> {
         return Err(Error::unsupported(text).in_store("mysql"));
     }
     let flush = number(&row, 1)?;
-    if flush != Some(1) {
+    // With a binary log, what is not in there is undone after a crash, although it was committed.
+    let binlog = number(&row, 6)?.filter(|_| number(&row, 5).is_ok_and(|on| on == Some(1)));
+    let durable = flush == Some(1) && binlog.is_none_or(|sync| sync == 1);
+    if !durable {
         tracing::warn!(
             innodb_flush_log_at_trx_commit = flush,
+            sync_binlog = binlog,
             "this server answers before a commit is on disk: a crash may forget locks"
         );
     }
     // MariaDB has known the other name only since 11.1.
     let isolation = if maria { "tx_isolation" } else { "transaction_isolation" };
-    Ok(Server { durable: flush == Some(1), isolation, replaces: maria })
+    Ok(Server { durable, isolation, replaces: maria })
 }
 
 async fn one(conn: &mut Conn, text: &str) -> Result<Row> {

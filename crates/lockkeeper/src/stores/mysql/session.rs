@@ -199,7 +199,7 @@ impl Session {
 fn is_over(error: &mysql_async::Error) -> bool {
     match error {
         mysql_async::Error::Server(server) => {
-            matches!(server.code, 1927 | 1053 | 1077 | 1079 | 4031 | 1152..=1161 | 2006 | 2013)
+            matches!(server.code, 1927 | 1053 | 1077 | 1079 | 3169 | 4031 | 1152..=1161 | 2006 | 2013)
         }
         _ => true,
     }
