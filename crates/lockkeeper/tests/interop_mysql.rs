@@ -1,5 +1,4 @@
-//! The MySQL store beside plain users of `GET_LOCK` and beside ShedLock's statements, over PyMySQL (`scripts/peers`). Run
-//! on MariaDB.
+//! The MySQL store beside plain users of `GET_LOCK` and beside ShedLock's statements, over PyMySQL (`scripts/peers`).
 #![cfg(feature = "mysql")]
 #![allow(clippy::print_stdout, reason = "what came of a mix is for people")]
 

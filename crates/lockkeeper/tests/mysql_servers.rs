@@ -1,4 +1,4 @@
-//! The MySQL store and what servers do: cut connections, restart, freeze, refuse. Run on MariaDB.
+//! The MySQL store and what servers do: cut connections, restart, freeze, refuse.
 #![cfg(feature = "mysql")]
 
 use lockkeeper::clock::Stamp;

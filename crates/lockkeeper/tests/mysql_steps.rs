@@ -1,5 +1,5 @@
 //! The MySQL store's steps where they meet: what a plain statement may decide and what only the procedure knows, waiters
-//! that arrive during a release, batches in which one claim is different, callers that leave. Run on MariaDB.
+//! that arrive during a release, batches in which one claim is different, callers that leave.
 #![cfg(feature = "mysql")]
 
 use lockkeeper::clock::system_now;
