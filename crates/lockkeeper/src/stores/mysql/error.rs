@@ -68,6 +68,7 @@ fn from_server(code: u16, text: &str) -> Error {
         1665 => Error::invalid_config(
             "binlog_format=STATEMENT cannot carry these transactions: set it to ROW or MIXED on the server",
         ),
+        3057 => Error::new(ErrorKind::InvalidName, format!("the server refused the name of a session lock: {text}")),
         1146 | 1305 | 1054 | 1318 | 1267 => Error::new(
             ErrorKind::Foreign,
             format!("the tables of the store are missing or not ours ({text}); `lockkeeper store init` makes them"),

@@ -39,8 +39,8 @@ pub(super) struct Server {
     pub(super) durable: bool,
     /// What the isolation level is called.
     isolation: &'static str,
-    /// Procedures can be replaced while others call them.
-    replaces: bool,
+    /// It is a MariaDB: it replaces procedures while others call them, and takes any text as the name of a session lock.
+    pub(super) maria: bool,
 }
 
 /// What is in the database.
@@ -149,7 +149,7 @@ async fn look(conn: &mut Conn) -> Result<Server> {
     }
     // MariaDB has known the other name only since 11.1.
     let isolation = if maria { "tx_isolation" } else { "transaction_isolation" };
-    Ok(Server { durable, isolation, replaces: maria })
+    Ok(Server { durable, isolation, maria })
 }
 
 async fn one(conn: &mut Conn, text: &str) -> Result<Row> {
@@ -288,7 +288,7 @@ fn texts(options: &Options, server: Server, shed: Option<&Shed>, found: Found) -
     }
     for (name, text) in [("step", step(shed)), ("enter", ENTER.to_owned()), ("get_lock", SESSION.to_owned())] {
         let make = fill(&text);
-        if found != Found::Current && server.replaces {
+        if found != Found::Current && server.maria {
             all.push(make.replacen("CREATE PROCEDURE", "CREATE OR REPLACE PROCEDURE", 1));
             continue;
         }
@@ -348,7 +348,7 @@ mod tests {
         };
         for pairs in [&[][..], &[("layout".to_owned(), "shedlock".to_owned())]] {
             let options = Options::parse("//h/d", pairs).unwrap();
-            let server = Server { durable: true, isolation: "tx_isolation", replaces: false };
+            let server = Server { durable: true, isolation: "tx_isolation", maria: false };
             let shed = options.shedlock.is_some().then_some(&shed);
             for text in texts(&options, server, shed, Found::Nothing) {
                 let text = text.replace("@@global.", "").replace("@@session.", "");
