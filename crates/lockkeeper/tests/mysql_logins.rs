@@ -18,7 +18,7 @@ fn url(server: &MariaDbServer, name: &str, password: &str, options: &str) -> Str
 
 #[tokio::test]
 async fn the_default_plugin_works_by_every_way() {
-    for server in [MariaDbServer::with_tls(), MariaDbServer::without_tls()] {
+    for server in [MariaDbServer::with_tls(), MariaDbServer::without_tls(&[])] {
         server.sql(&format!("CREATE USER app IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON test.* TO app"));
         let socket = format!("socket={}", server.dir().join("socket").display());
         for options in ["", "ssl-mode=disabled", &socket] {
@@ -93,10 +93,11 @@ async fn refused_logins_are_told_why() {
 /// A server without TLS and without a key of its own takes no password at all that it does not know yet.
 #[tokio::test]
 async fn a_password_that_cannot_be_sent_safely_is_not_sent() {
-    let keyless = ["--skip-ssl", "--loose-caching-sha2-password-auto-generate-rsa-keys=off"];
-    let keys =
-        ["--loose-caching-sha2-password-private-key-path=none", "--loose-caching-sha2-password-public-key-path=none"];
-    let server = MariaDbServer::with(&[keyless, keys].concat());
+    let server = MariaDbServer::without_tls(&[
+        "--loose-caching-sha2-password-auto-generate-rsa-keys=off",
+        "--loose-caching-sha2-password-private-key-path=none",
+        "--loose-caching-sha2-password-public-key-path=none",
+    ]);
     server.sql(&format!("CREATE USER app IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON test.* TO app"));
     let connected = connect(&url(&server, "app", PASSWORD, "")).await;
     if !server.is_mysql() {

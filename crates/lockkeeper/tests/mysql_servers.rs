@@ -460,7 +460,7 @@ async fn tls_is_as_strict_as_it_is_asked_to_be() {
         assert_eq!(error.kind(), kind, "{options}: {error:?}");
     }
     // No TLS where it is asked for.
-    let plain = MariaDbServer::without_tls();
+    let plain = MariaDbServer::without_tls(&[]);
     let error = connect_error(&format!("{}?ssl-mode=required", plain.url())).await;
     assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
 }

@@ -78,9 +78,10 @@ impl MariaDbServer {
         Self::tls(&["--require-secure-transport=on".to_owned()])
     }
 
-    /// Starts one that offers none. A MySQL would by itself.
-    pub fn without_tls() -> Self {
-        Self::with(if mysql().is_some() { &["--skip-ssl"] } else { &[] })
+    /// Starts one that offers none, with more options. A MySQL would by itself.
+    pub fn without_tls(options: &[&str]) -> Self {
+        let none: &[&str] = if mysql().is_some() { &["--ssl-cert=none", "--ssl-key=none"] } else { &[] };
+        Self::with(&[none, options].concat())
     }
 
     fn tls(more: &[String]) -> Self {
