@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 /// A MariaDB server of a test's own; killed when dropped. Its user is `root`, without a password, its database `test`.
 ///
-/// With `LOCKKEEPER_TEST_MYSQL=8.0` in the environment it is the MySQL that `scripts/mysql` has unpacked, with the binary
-/// log, the login plugin and the TLS that such a server has by default.
+/// With `LOCKKEEPER_TEST_MYSQL=8.0` or `8.4` in the environment it is the MySQL that `scripts/mysql` has unpacked, with the
+/// binary log, the login plugin and the TLS that such a server has by default.
 #[derive(Debug)]
 pub struct MariaDbServer {
     process: Option<Proc>,
