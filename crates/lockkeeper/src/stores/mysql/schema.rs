@@ -361,12 +361,12 @@ mod tests {
     #[test]
     fn what_is_in_use_is_never_taken_away() {
         let options = Options::parse("//h/d", &[]).unwrap();
-        let count = |found, replaces, word: &str| {
-            let server = Server { durable: true, isolation: "tx_isolation", replaces };
+        let count = |found, maria, word: &str| {
+            let server = Server { durable: true, isolation: "tx_isolation", maria };
             texts(&options, server, None, found).iter().filter(|text| text.contains(word)).count()
         };
         let older = Found::Older { column: true };
-        for (found, replaces, drops, replaced) in [
+        for (found, maria, drops, replaced) in [
             (Found::Nothing, false, 3, 0),
             (Found::Current, false, 0, 0),
             (Found::Current, true, 0, 0),
@@ -374,8 +374,8 @@ mod tests {
             // MySQL has no other way.
             (older, false, 3, 0),
         ] {
-            assert_eq!(count(found, replaces, "DROP"), drops, "{found:?}");
-            assert_eq!(count(found, replaces, "OR REPLACE"), replaced, "{found:?}");
+            assert_eq!(count(found, maria, "DROP"), drops, "{found:?}");
+            assert_eq!(count(found, maria, "OR REPLACE"), replaced, "{found:?}");
         }
         assert_eq!(count(Found::Older { column: false }, true, "ALTER TABLE"), 1);
     }
