@@ -114,6 +114,8 @@ impl MariaDbServer {
             Some(place) => {
                 let copied = Command::new("cp").arg("-r").arg(place.join("data")).arg(dir.path()).status();
                 assert!(copied.is_ok_and(|s| s.success()), "the data of a new MySQL server is copied");
+                // Each has an id of its own.
+                std::fs::remove_file(dir.join("data/auto.cnf")).expect("it was copied");
             }
             None => install(&dir),
         }

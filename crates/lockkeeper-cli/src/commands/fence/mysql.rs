@@ -86,8 +86,8 @@ fn map_err(shown: &str, error: &Error) -> Failure {
                 // From this host, with an expired password, a locked login, or without TLS.
                 1130 | 1820 | 1862 | 3118 | 4151 | 3159 => ErrorKind::Denied,
                 1049 => ErrorKind::InvalidConfig,
-                // Too many connections, shutting down, read only, lock wait, deadlock.
-                1040 | 1053 | 1290 | 1205 | 1213 => ErrorKind::Unavailable,
+                // Too many connections, shutting down, read only, lock wait, deadlock, another member of a group.
+                1040 | 1053 | 1290 | 1205 | 1213 | 3101 => ErrorKind::Unavailable,
                 _ => ErrorKind::Unexpected,
             };
             (kind, e.message.clone())

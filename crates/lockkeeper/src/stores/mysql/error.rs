@@ -62,7 +62,7 @@ fn from_server(code: u16, text: &str) -> Error {
             Error::unavailable(format!("the server is read-only, so it cannot keep locks: {text}"))
         }
         1205 => Error::unavailable("another transaction keeps the lock's row (lock wait timeout)"),
-        1213 | 1020 | 1180 | 3058 => {
+        1213 | 1020 | 1180 | 3058 | 3101 => {
             Error::unavailable(format!("the transaction was rolled back, to be tried again: {text}"))
         }
         1665 => Error::invalid_config(
@@ -127,7 +127,7 @@ fn from_driver(driver: &DriverError) -> Error {
 
 /// Whether the connection can go on after this answer: the server said no to one statement.
 pub(super) fn is_passing(error: &mysql_async::Error) -> bool {
-    matches!(error, mysql_async::Error::Server(server) if matches!(server.code, 1205 | 1213 | 1020 | 1180))
+    matches!(error, mysql_async::Error::Server(server) if matches!(server.code, 1205 | 1213 | 1020 | 1180 | 3101))
 }
 
 /// Whether the server has no TLS to offer.
@@ -155,6 +155,7 @@ mod tests {
             (1213, ErrorKind::Unavailable),
             (1053, ErrorKind::Unavailable),
             (3058, ErrorKind::Unavailable),
+            (3101, ErrorKind::Unavailable),
             (3169, ErrorKind::Unavailable),
             (1146, ErrorKind::Foreign),
             (1305, ErrorKind::Foreign),
