@@ -224,6 +224,9 @@ fn tls_checks_the_server() {
     let file = |name: &str| mariadb.dir().join(name).display().to_string();
     let url = mariadb.url().replace("root@", "tls@");
     trusted_only(&place, &url, &file("ca.crt"), &file("other.crt"));
+    // A socket has none, whatever host the URL has besides.
+    let socket = format!("mysql://root@db.internal/test?socket={}", file("socket"));
+    assert_eq!(ends(&place, &["fence", "status", &socket]).code, Some(0));
 
     let postgres = PostgresServer::new();
     let dir = TempDir::new();

@@ -1,5 +1,4 @@
-//! The MySQL store beside plain users of `GET_LOCK` and beside ShedLock's statements, over PyMySQL (`scripts/peers`). Run
-//! on MariaDB.
+//! The MySQL store beside plain users of `GET_LOCK` and beside ShedLock's statements, over PyMySQL (`scripts/peers`).
 #![cfg(feature = "mysql")]
 #![allow(clippy::print_stdout, reason = "what came of a mix is for people")]
 
@@ -37,7 +36,15 @@ const SHEDLOCK: Kind = Kind { peer: "shedlock", options: "layout=shedlock", zone
 const SHEDLOCK_ELSEWHERE: Kind = Kind { peer: "shedlock", options: "layout=shedlock", zone: "-07:00" };
 
 fn server(kind: Kind) -> MariaDbServer {
-    MariaDbServer::with(&[&format!("--default-time-zone={}", kind.zone)])
+    let server = MariaDbServer::with(&[&format!("--default-time-zone={}", kind.zone)]);
+    if kind.zone != "+00:00" {
+        // The application's own, made before we came, which compares names as the server does by default.
+        server.sql(
+            "CREATE TABLE shedlock (name VARCHAR(64) NOT NULL, lock_until TIMESTAMP(3) NOT NULL, locked_at TIMESTAMP(3) \
+             NOT NULL DEFAULT CURRENT_TIMESTAMP(3), locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name))",
+        );
+    }
+    server
 }
 
 fn start(kind: Kind, server: &MariaDbServer) -> Peer {

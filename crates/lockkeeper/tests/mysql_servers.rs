@@ -1,4 +1,4 @@
-//! The MySQL store and what servers do: cut connections, restart, freeze, refuse. Run on MariaDB.
+//! The MySQL store and what servers do: cut connections, restart, freeze, refuse.
 #![cfg(feature = "mysql")]
 
 use lockkeeper::clock::Stamp;
@@ -22,10 +22,16 @@ static SHARED: LazyLock<&'static MariaDbServer> = LazyLock::new(|| {
         "--autocommit=0",
         "--innodb-rollback-on-timeout=1",
         "--log-bin=log",
+        "--loose-gtid-mode=on",
+        "--loose-enforce-gtid-consistency=on",
+        "--loose-sql-require-primary-key=on",
         "--max-connections=400",
     ];
     MariaDbServer::with(&options).share()
 });
+
+/// How often transactions were in each other's way.
+const DEADLOCKS: &str = "SELECT COUNT FROM information_schema.INNODB_METRICS WHERE NAME = 'lock_deadlocks'";
 
 async fn keeper(url: &str) -> Keeper {
     Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
@@ -168,7 +174,7 @@ async fn many_tasks_share_few_connections_and_no_transaction_is_in_anothers_way(
     }
     // Each keeper has at most three for this runtime, and three for its own thread.
     assert!((1..=12).contains(&most), "{most} connections");
-    assert_eq!(SHARED.sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'"), "Innodb_deadlocks\t0");
+    assert_eq!(SHARED.sql(DEADLOCKS), "0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -200,12 +206,12 @@ async fn batches_of_fresh_names_never_wait_for_each_other() {
         });
     }
     assert!(tasks.join_all().await.into_iter().sum::<usize>() >= 20 * 60);
-    assert_eq!(SHARED.sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'"), "Innodb_deadlocks\t0");
+    assert_eq!(SHARED.sql(DEADLOCKS), "0");
 }
 
 #[tokio::test]
 async fn full_connection_slots_are_named() {
-    let server = MariaDbServer::with(&["--max-connections=10", "--extra-max-connections=2"]);
+    let server = MariaDbServer::with(&["--max-connections=10", "--loose-extra-max-connections=2"]);
     let url = database(&server, "few");
     let keeper = keeper(&url).await;
     let guard = taken(&keeper, "x").await;
@@ -350,68 +356,46 @@ async fn another_layout_is_refused() {
     held.release().await.expect("released");
 }
 
-/// Procedures that are older are replaced by whoever may, and only by them; newer ones are left alone.
-#[tokio::test]
-async fn older_procedures_are_replaced_by_a_login_that_may() {
-    let server = &*SHARED;
-    let root = database(server, "older");
-    server.sql("CREATE USER worker IDENTIFIED BY 'geheim'");
-    server.sql("GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON older.* TO worker");
-    let worker = format!("mysql://worker:geheim@127.0.0.1:{}/older", server.port());
-    let running = keeper(&root).await;
-    let held = taken(&running, "x").await;
-    // A procedure as an earlier version may have had it: it grants nothing.
-    let spoil = "USE older; CREATE OR REPLACE PROCEDURE lockkeeper_step(p_op CHAR(1), p_name VARBINARY(512), \
-        p_holder BINARY(16), p_mode BIGINT, p_ttl BIGINT, p_life BIGINT, p_queue TINYINT, p_arg BIGINT, p_keeper BINARY(16), \
-        p_host VARBINARY(1024), p_pid BIGINT, p_label VARBINARY(1024)) \
-        SELECT 99, NULL, NULL, NULL, NULL, NULL, NULL, NULL;";
-    let revision = || server.sql("SELECT revision FROM older.lockkeeper_layout");
-    let now = revision();
-    for older in [
-        "UPDATE older.lockkeeper_layout SET revision = 0; COMMIT",
-        // The first tables had no such column.
-        "ALTER TABLE older.lockkeeper_layout DROP COLUMN revision",
-    ] {
-        server.sql(&format!("{spoil} {older}"));
-        let error = connect_error(&worker).await;
-        assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
-        assert!(error.to_string().contains("older") && error.to_string().contains("lockkeeper store init"), "{error}");
-        assert!(!format!("{error:?}").contains("geheim"), "{error:?}");
-        // Many come at once, as when a new version is rolled out.
-        let all = (0..4).map(|_| {
-            tokio::spawn({
-                let root = root.clone();
-                async move { keeper(&root).await }
-            })
-        });
-        for one in all.collect::<Vec<_>>() {
-            drop(one.await.expect("connected"));
-        }
-        assert_eq!(revision(), now);
-        let other = keeper(&worker).await;
-        assert!(other.lock("x").try_acquire().await.expect("answered by the new procedure").is_none());
-    }
-    held.release().await.expect("released: those who were connected go on");
-    // What a later version brought along is not taken back.
-    server.sql("UPDATE older.lockkeeper_layout SET revision = 1000; COMMIT");
-    drop(taken(&keeper(&worker).await, "x").await);
-    MysqlStore::install(&root).await.expect("nothing to do");
-    assert_eq!(revision(), "1000");
-}
-
 #[tokio::test]
 async fn a_read_only_server_is_unavailable_and_named() {
     let server = MariaDbServer::new();
     let url = database(&server, "readers");
-    let keeper = keeper(&url).await;
-    drop(taken(&keeper, "x").await);
-    server.sql("SET GLOBAL read_only = ON");
-    for error in [refusal(&keeper, "x").await, connect_error(&format!("{url}?prefix=new_")).await] {
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
-        assert!(error.to_string().contains("read-only"), "{error}");
+    // The second is for those who may do everything, on a server that knows the difference.
+    let settings = [("read_only", url), ("super_read_only", server.url())];
+    for (setting, url) in &settings[..if server.is_mysql() { 2 } else { 1 }] {
+        let (keeper, name) = (self::keeper(url).await, "free");
+        drop(taken(&keeper, name).await);
+        let waiting = self::keeper(url).await;
+        let held = taken(&keeper, "held").await;
+        server.sql(&format!("SET GLOBAL {setting} = ON"));
+        for error in [
+            refusal(&keeper, name).await,
+            refusal(&waiting, "held").await,
+            connect_error(&format!("{url}?prefix=new_")).await,
+            connect_error(&format!("{url}?mode=get_lock")).await,
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{setting}: {error:?}");
+            assert!(error.to_string().contains("read-only"), "{setting}: {error}");
+        }
+        server.sql("SET GLOBAL read_only = OFF");
+        drop((taken(&keeper, name).await, held));
     }
-    server.sql("SET GLOBAL read_only = OFF");
-    drop(taken(&keeper, "x").await);
+}
+
+#[tokio::test]
+async fn what_is_durable_depends_on_all_logs_of_the_server() {
+    use lockkeeper::Guarantee::{Durable, Primary};
+    for (binlog, found) in
+        [("--skip-log-bin", [Durable, Durable, Primary]), ("--log-bin=log", [Durable, Primary, Primary])]
+    {
+        let server = MariaDbServer::with(&[binlog]);
+        for ((flush, sync), found) in [(1, 1), (1, 0), (2, 1)].into_iter().zip(found) {
+            let set = format!("SET GLOBAL innodb_flush_log_at_trx_commit = {flush}; SET GLOBAL sync_binlog = {sync}");
+            server.sql(&set);
+            let keeper = keeper(&server.url()).await;
+            assert_eq!(keeper.info().guarantee, found, "{binlog}: {set}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -420,6 +404,20 @@ async fn a_clock_that_stands_still_within_a_statement_is_refused() {
     let error = connect_error(&server.url()).await;
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     assert!(error.to_string().contains("sysdate-is-now"), "{error}");
+}
+
+#[tokio::test]
+async fn a_binary_log_of_statements_is_refused() {
+    let server = MariaDbServer::with(&["--log-bin=log", "--binlog-format=STATEMENT"]);
+    for options in ["", "?mode=get_lock", "?layout=shedlock"] {
+        let url = format!("{}{options}", server.url());
+        let error = match Keeper::connect(&url).await {
+            Ok(keeper) => refusal(&keeper, "x").await,
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{options}: {error:?}");
+        assert!(error.to_string().contains("binlog_format"), "{options}: {error}");
+    }
 }
 
 #[tokio::test]
@@ -462,7 +460,8 @@ async fn tls_is_as_strict_as_it_is_asked_to_be() {
         assert_eq!(error.kind(), kind, "{options}: {error:?}");
     }
     // No TLS where it is asked for.
-    let error = connect_error(&format!("{}?ssl-mode=required", SHARED.url())).await;
+    let plain = MariaDbServer::without_tls(&[]);
+    let error = connect_error(&format!("{}?ssl-mode=required", plain.url())).await;
     assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
 }
 

@@ -1,10 +1,10 @@
 //! The MySQL store's steps where they meet: what a plain statement may decide and what only the procedure knows, waiters
-//! that arrive during a release, batches in which one claim is different, callers that leave. Run on MariaDB.
+//! that arrive during a release, batches in which one claim is different, callers that leave.
 #![cfg(feature = "mysql")]
 
 use lockkeeper::clock::system_now;
-use lockkeeper::store::{Attempt, Break, Claim, Grant, Release, Renewal};
-use lockkeeper::stores::mysql::MysqlStore;
+use lockkeeper::store::{Attempt, Break, Claim, Event, Grant, Release, Renewal};
+use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
 use lockkeeper::{ErrorKind, HolderId, LockName, LossReason, Mode, Store};
 use std::slice::from_ref;
 use std::sync::{Arc, LazyLock};
@@ -294,4 +294,42 @@ async fn a_server_without_room_leaves_all_to_the_connections_that_are_there() {
     }
     assert_eq!(tasks.join_all().await.len(), 40);
     assert_eq!(lines(), "1");
+}
+
+/// MySQL has one lock for both names, MariaDB two.
+#[tokio::test]
+async fn a_call_that_failed_gives_back_nothing_of_a_name_that_differs_in_case() {
+    let url = format!("{}?mode=get_lock&key=raw", SERVER.url());
+    let store = GetLockStore::connect(&url).await.expect("connected");
+    let (held, spent) = (claim("job"), claim("spent session"));
+    for claim in [&held, &spent] {
+        assert!(matches!(one(store.try_acquire(from_ref(claim)).await), Attempt::Granted(_)));
+    }
+    assert_eq!(one(store.release(from_ref(&spent)).await), Release::Released);
+    SERVER.sql("UPDATE lockkeeper_session SET token = 9007199254740991 WHERE name = 'spent session'");
+    for answer in store.try_acquire(&[claim("Job"), claim("spent session")]).await {
+        answer.expect_err("one fails, and so all do");
+    }
+    if SERVER.sql("SELECT IS_FREE_LOCK('job')") == "0" {
+        assert_eq!(one(store.renew(from_ref(&held)).await), Renewal::Renewed(LONG));
+    } else {
+        let told = tokio::time::timeout(SOON, store.next_event()).await.expect("the holder is told");
+        assert_eq!(told, Event::Lost(held.holder, LossReason::SessionEnded));
+    }
+    assert_eq!(
+        SERVER.sql("SELECT IS_FREE_LOCK('Job')"),
+        if SERVER.is_mysql() { SERVER.sql("SELECT IS_FREE_LOCK('job')") } else { "1".to_owned() }
+    );
+}
+
+#[tokio::test]
+async fn a_name_that_the_server_cannot_take_is_named() {
+    let url = format!("{}?mode=get_lock&key=raw", SERVER.url());
+    let store = GetLockStore::connect(&url).await.expect("connected");
+    // Outside of the plane that MySQL has names of locks in.
+    let claim = claim("\u{1f512}");
+    match store.try_acquire(from_ref(&claim)).await.remove(0) {
+        Ok(answer) => assert!(!SERVER.is_mysql() && matches!(answer, Attempt::Granted(_)), "{answer:?}"),
+        Err(error) => assert!(SERVER.is_mysql() && error.kind() == ErrorKind::InvalidName, "{error:?}"),
+    }
 }

@@ -1,7 +1,7 @@
 //! Real Consul agents on free loopback ports, of the program that `scripts/peers --extended` builds.
 
 use crate::redis::end_with_us;
-use crate::{Certificates, Ended, Proc, SOON, Signal, TempDir, eventually, free_port};
+use crate::{Certificates, Ended, Proc, SOON, Signal, TempDir, cached, eventually, free_port};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -31,9 +31,7 @@ fn program() -> PathBuf {
     if let Some(chosen) = std::env::var_os("CONSUL") {
         return chosen.into();
     }
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || Path::new(&std::env::var_os("HOME").expect("HOME or XDG_CACHE_HOME is set")).join(".cache");
-    let built = cache.unwrap_or_else(home).join("lockkeeper/peers/consul/consul");
+    let built = cached("peers/consul/consul");
     assert!(built.exists(), "there is no {}: run scripts/peers --extended", built.display());
     built
 }

@@ -6,6 +6,7 @@ mod consul;
 mod etcd;
 mod gate;
 mod mariadb;
+mod mysql_group;
 mod network;
 mod postgres;
 mod process;
@@ -21,6 +22,7 @@ pub use consul::{CONSUL_MANAGEMENT, ConsulCluster, ConsulServer};
 pub use etcd::{EtcdCluster, EtcdServer};
 pub use gate::Gate;
 pub use mariadb::MariaDbServer;
+pub use mysql_group::MysqlGroup;
 pub use network::Network;
 pub use postgres::{PgBouncer, PgPair, PostgresServer};
 pub use process::{Ended, Proc};
@@ -32,6 +34,7 @@ pub use rustix::process::Signal;
 pub use temp::TempDir;
 pub use zookeeper::{Paused, ZooKeeperEnsemble, ZooKeeperServer};
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Long enough for anything that happens at all, on a busy machine too.
@@ -57,6 +60,13 @@ pub fn found<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>
         seen.is_some()
     });
     seen.expect("eventually() returns only when it was found")
+}
+
+/// Where our scripts keep what they have made for the tests.
+pub(crate) fn cached(path: &str) -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").filter(|cache| !cache.is_empty()).map(PathBuf::from);
+    let home = || Path::new(&std::env::var_os("HOME").expect("HOME or XDG_CACHE_HOME is set")).join(".cache");
+    cache.unwrap_or_else(home).join("lockkeeper").join(path)
 }
 
 /// Whether a process exists and is not just waiting to be reaped.

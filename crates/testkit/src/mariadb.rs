@@ -1,12 +1,16 @@
-//! A real MariaDB server on a free loopback port.
+//! A real MariaDB or MySQL server on a free loopback port.
 
 use crate::certificates;
 use crate::redis::{end_with_us, make_clock, step_clock, use_clock};
-use crate::{Proc, SOON, Signal, TempDir, eventually, free_port};
+use crate::{Proc, SOON, Signal, TempDir, cached, eventually, free_port};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A MariaDB server of a test's own; killed when dropped. Its user is `root`, without a password, its database `test`.
+///
+/// With `LOCKKEEPER_TEST_MYSQL=8.0` or `8.4` in the environment it is the MySQL that `scripts/mysql` has unpacked, with the
+/// binary log, the login plugin and the TLS that such a server has by default.
 #[derive(Debug)]
 pub struct MariaDbServer {
     process: Option<Proc>,
@@ -28,6 +32,35 @@ fn installed(name: &str) -> Command {
     Command::new(name)
 }
 
+/// Where the MySQL is that tests shall start in place of MariaDB, if they shall.
+fn mysql() -> Option<PathBuf> {
+    let version = std::env::var("LOCKKEEPER_TEST_MYSQL").ok().filter(|version| !version.is_empty())?;
+    let place = cached(&format!("mysql-{version}"));
+    assert!(place.join("made-by").exists(), "there is no MySQL in {}: run scripts/mysql", place.display());
+    Some(place)
+}
+
+/// The data of a new MariaDB server.
+fn install(dir: &TempDir) {
+    let mut install = installed("mariadb-install-db");
+    install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db", NO_AIO]);
+    install.arg(format!("--datadir={}", dir.join("data").display()));
+    if rustix::process::geteuid().is_root() {
+        install.arg("--user=mysql");
+    }
+    let mut made = Proc::start(&mut install).wait_for(SOON * 2);
+    if made.code != Some(0) {
+        // It starts a server of its own, which a busy machine may refuse a resource for a moment.
+        let _ = std::fs::remove_dir_all(dir.join("data"));
+        made = Proc::start(&mut install).wait_for(SOON * 2);
+    }
+    assert_eq!(made.code, Some(0), "mariadb-install-db: {}{}", made.stdout, made.stderr);
+    if rustix::process::geteuid().is_root() {
+        let owned = Command::new("chown").args(["-R", "mysql"]).arg(dir.path()).status();
+        assert!(owned.is_ok_and(|s| s.success()), "there is a user mysql: apt-get install mariadb-server");
+    }
+}
+
 impl MariaDbServer {
     /// Starts one.
     #[allow(clippy::new_without_default, reason = "it starts a process: not a value to have by default")]
@@ -43,6 +76,12 @@ impl MariaDbServer {
     /// The same, for logins over TCP with TLS only.
     pub fn with_tls_only() -> Self {
         Self::tls(&["--require-secure-transport=on".to_owned()])
+    }
+
+    /// Starts one that offers none, with more options. A MySQL would by itself.
+    pub fn without_tls(options: &[&str]) -> Self {
+        let none: &[&str] = if mysql().is_some() { &["--ssl-cert=none", "--ssl-key=none"] } else { &[] };
+        Self::with(&[none, options].concat())
     }
 
     fn tls(more: &[String]) -> Self {
@@ -71,45 +110,52 @@ impl MariaDbServer {
     }
 
     fn begin(options: Vec<String>, dir: TempDir) -> Self {
-        let mut install = installed("mariadb-install-db");
-        install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db", NO_AIO]);
-        install.arg(format!("--datadir={}", dir.join("data").display()));
-        if rustix::process::geteuid().is_root() {
-            install.arg("--user=mysql");
-        }
-        let mut made = Proc::start(&mut install).wait_for(SOON * 2);
-        if made.code != Some(0) {
-            // It starts a server of its own, which a busy machine may refuse a resource for a moment.
-            let _ = std::fs::remove_dir_all(dir.join("data"));
-            made = Proc::start(&mut install).wait_for(SOON * 2);
-        }
-        assert_eq!(made.code, Some(0), "mariadb-install-db: {}{}", made.stdout, made.stderr);
-        if rustix::process::geteuid().is_root() {
-            let owned = Command::new("chown").args(["-R", "mysql"]).arg(dir.path()).status();
-            assert!(owned.is_ok_and(|s| s.success()), "there is a user mysql: apt-get install mariadb-server");
+        match mysql() {
+            Some(place) => {
+                let copied = Command::new("cp").arg("-r").arg(place.join("data")).arg(dir.path()).status();
+                assert!(copied.is_ok_and(|s| s.success()), "the data of a new MySQL server is copied");
+                // Each has an id of its own.
+                std::fs::remove_file(dir.join("data/auto.cnf")).expect("it was copied");
+            }
+            None => install(&dir),
         }
         let mut server = Self { process: None, port: 0, options, dir };
         for _ in 0..5 {
             server.port = free_port();
             if server.try_start() {
                 server.sql("CREATE DATABASE test CHARACTER SET utf8mb4");
+                if server.is_mysql() {
+                    // It comes with the one for its socket only.
+                    server.sql("CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION");
+                }
                 return server;
             }
         }
-        panic!("mariadbd does not start: {:?}", server.process.take().map(Proc::wait));
+        panic!("the server does not start: {:?}", server.process.take().map(Proc::wait));
     }
 
     fn try_start(&mut self) -> bool {
-        let mut command = installed("mariadbd");
-        command.args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve", NO_AIO]);
+        let root = rustix::process::geteuid().is_root();
+        let mut command = match mysql() {
+            Some(place) => {
+                let mut command = Command::new(place.join("mysqld"));
+                // Log files are of the size that the data came with; what is committed outlives a kill.
+                command.args(["--skip-mysqlx", "--innodb-log-file-size=4M", "--sync-binlog=0"]);
+                command.args(root.then_some("--user=root"));
+                command
+            }
+            None => {
+                let mut command = installed("mariadbd");
+                command.arg("--no-defaults").args(root.then_some("--user=mysql"));
+                command
+            }
+        };
+        command.args(["--bind-address=127.0.0.1", "--skip-name-resolve", NO_AIO]);
         // What is committed outlives a kill of the process, if not of the machine.
         command.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
         command.arg(format!("--port={}", self.port));
         for (option, file) in [("datadir", "data"), ("socket", "socket"), ("pid-file", "pid")] {
             command.arg(format!("--{option}={}", self.dir.join(file).display()));
-        }
-        if rustix::process::geteuid().is_root() {
-            command.arg("--user=mysql");
         }
         command.args(&self.options);
         use_clock(&self.dir, &mut command);
@@ -125,6 +171,11 @@ impl MariaDbServer {
             std::thread::sleep(Duration::from_millis(20));
         }
         false
+    }
+
+    /// Whether it is a MySQL.
+    pub fn is_mysql(&self) -> bool {
+        mysql().is_some()
     }
 
     /// Its port on 127.0.0.1.

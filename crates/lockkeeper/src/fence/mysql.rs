@@ -54,10 +54,10 @@ pub fn is_stale(sqlstate: &str) -> bool {
     refusal(sqlstate) == Some(Refusal::Stale)
 }
 
-/// Whether the error number asks for the whole transaction to be repeated: a deadlock, a lock wait that took too long, or
-/// a row that changed since the snapshot.
+/// Whether the error number asks for the whole transaction to be repeated: a deadlock, a lock wait that took too long, a
+/// row that changed since the snapshot, or, in Group Replication, another member that was faster.
 pub fn is_conflict(errno: u16) -> bool {
-    matches!(errno, 1213 | 1205 | 1020)
+    matches!(errno, 1213 | 1205 | 1020 | 3101)
 }
 
 /// Enters the fence of a resource; the first statement of a transaction.

@@ -200,7 +200,9 @@ fn sql_on_postgres_and_mariadb() {
     });
     assert_eq!(total(&url), 18);
     let server = mariadb::server();
-    server.sql("CREATE OR REPLACE TABLE orders (id int, total bigint); INSERT INTO orders VALUES (42, 17)");
+    server.sql(
+        "DROP TABLE IF EXISTS orders; CREATE TABLE orders (id int, total bigint); INSERT INTO orders VALUES (42, 17)",
+    );
     server.sql(&code("sql", "CALL lockkeeper_fence("));
     assert_eq!(server.sql("SELECT total FROM orders"), "18");
 }

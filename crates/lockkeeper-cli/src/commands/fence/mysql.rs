@@ -31,7 +31,8 @@ impl Base {
             (None, "") => options = options.socket(Some(SOCKET)),
             (None, host) => options = options.ip_or_hostname(host),
         }
-        if place.tls {
+        // A socket has none, as in libpq; the driver would ask for it all the same.
+        if place.tls && place.socket.is_none() && !place.host.is_empty() {
             // The driver takes the process's provider.
             let _ = rustls::crypto::ring::default_provider().install_default();
             let roots = tls::authorities(place)?.into_iter().map(|c| c.to_vec().into()).collect();
@@ -82,9 +83,11 @@ fn map_err(shown: &str, error: &Error) -> Failure {
             let kind = match e.code {
                 // Access denied: to the server, a database, a command, a column, a routine, or for lack of a privilege.
                 1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => ErrorKind::Denied,
+                // From this host, with an expired password, a locked login, or without TLS.
+                1130 | 1820 | 1862 | 3118 | 4151 | 3159 => ErrorKind::Denied,
                 1049 => ErrorKind::InvalidConfig,
-                // Too many connections, shutting down, read only, lock wait, deadlock.
-                1040 | 1053 | 1290 | 1205 | 1213 => ErrorKind::Unavailable,
+                // Too many connections, shutting down, read only, lock wait, deadlock, another member of a group.
+                1040 | 1053 | 1290 | 1205 | 1213 | 3101 => ErrorKind::Unavailable,
                 _ => ErrorKind::Unexpected,
             };
             (kind, e.message.clone())

@@ -29,10 +29,26 @@ pub(super) fn map_err(error: mysql_async::Error) -> Error {
     .in_store("mysql")
 }
 
+/// The same for a login over TCP without TLS: servers refuse some or all of those as if the password were wrong.
+pub(super) fn map_plain_login(error: mysql_async::Error) -> Error {
+    match error {
+        mysql_async::Error::Server(server) if server.code == 1045 => {
+            let text = "the server refused the user name or the password, or takes them over TLS only (ssl-mode)";
+            Error::new(ErrorKind::Denied, text).with_source(server).in_store("mysql")
+        }
+        error => map_err(error),
+    }
+}
+
 fn from_server(code: u16, text: &str) -> Error {
     let text = escape(text.as_bytes());
     match code {
-        1045 | 1698 | 1862 | 1251 => Error::new(ErrorKind::Denied, "the server refused the user name or the password"),
+        1045 | 1698 | 1251 => Error::new(ErrorKind::Denied, "the server refused the user name or the password"),
+        // MySQL's and MariaDB's.
+        1820 | 1862 => Error::new(ErrorKind::Denied, "the password has expired: set a new one on the server"),
+        3118 | 4151 => Error::new(ErrorKind::Denied, "the login is locked on the server"),
+        3159 => Error::new(ErrorKind::Denied, "the server takes logins over TLS only, and ssl-mode=disabled has none"),
+        1130 => Error::new(ErrorKind::Denied, format!("the server lets nobody in from here: {text}")),
         1044 | 1142 | 1143 | 1227 | 1370 | 1410 => Error::new(
             ErrorKind::Denied,
             format!("the login lacks a permission ({text}); the store's page says which are needed"),
@@ -46,17 +62,32 @@ fn from_server(code: u16, text: &str) -> Error {
             Error::unavailable(format!("the server is read-only, so it cannot keep locks: {text}"))
         }
         1205 => Error::unavailable("another transaction keeps the lock's row (lock wait timeout)"),
-        1213 | 1020 | 1180 => Error::unavailable(format!("the transaction was rolled back, to be tried again: {text}")),
+        1213 | 1020 | 1180 | 3058 | 3101 => {
+            Error::unavailable(format!("the transaction was rolled back, to be tried again: {text}"))
+        }
         1665 => Error::invalid_config(
             "binlog_format=STATEMENT cannot carry these transactions: set it to ROW or MIXED on the server",
         ),
+        3057 => Error::new(ErrorKind::InvalidName, format!("the server refused the name of a session lock: {text}")),
         1146 | 1305 | 1054 | 1318 | 1267 => Error::new(
             ErrorKind::Foreign,
             format!("the tables of the store are missing or not ours ({text}); `lockkeeper store init` makes them"),
         ),
-        1047 | 1053 | 1077 | 1079 | 1152..=1161 | 1317 | 1927 | 1969 | 2006 | 2013 | 3024 | 3032 | 4031 => {
-            Error::unavailable(format!("the server cannot answer now: {code} {text}"))
-        }
+        1047
+        | 1129
+        | 1053
+        | 1077
+        | 1079
+        | 1152..=1161
+        | 1317
+        | 1927
+        | 1969
+        | 2006
+        | 2013
+        | 3024
+        | 3032
+        | 3169
+        | 4031 => Error::unavailable(format!("the server cannot answer now: {code} {text}")),
         1021 | 1037 | 1038 | 1041 | 1114 => {
             Error::unavailable(format!("the server is out of memory or disk: {code} {text}"))
         }
@@ -96,7 +127,7 @@ fn from_driver(driver: &DriverError) -> Error {
 
 /// Whether the connection can go on after this answer: the server said no to one statement.
 pub(super) fn is_passing(error: &mysql_async::Error) -> bool {
-    matches!(error, mysql_async::Error::Server(server) if matches!(server.code, 1205 | 1213 | 1020 | 1180))
+    matches!(error, mysql_async::Error::Server(server) if matches!(server.code, 1205 | 1213 | 1020 | 1180 | 3101))
 }
 
 /// Whether the statement took longer than the server allows any (`max_statement_time`, `max_execution_time`).
@@ -118,6 +149,7 @@ mod tests {
         for (code, kind) in [
             (1045, ErrorKind::Denied),
             (1044, ErrorKind::Denied),
+            (1130, ErrorKind::Denied),
             (1142, ErrorKind::Denied),
             (1370, ErrorKind::Denied),
             (1049, ErrorKind::InvalidConfig),
@@ -127,6 +159,9 @@ mod tests {
             (1205, ErrorKind::Unavailable),
             (1213, ErrorKind::Unavailable),
             (1053, ErrorKind::Unavailable),
+            (3058, ErrorKind::Unavailable),
+            (3101, ErrorKind::Unavailable),
+            (3169, ErrorKind::Unavailable),
             (1146, ErrorKind::Foreign),
             (1305, ErrorKind::Foreign),
             (1064, ErrorKind::Unexpected),

@@ -20,7 +20,7 @@ use super::session::{News, Session};
 use super::step::{bytes, hex, holder, moment, note, number, odd, token};
 use super::turns::{self, literal};
 use super::{ASK_LIMIT, MysqlStore};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written};
 use crate::store::{
@@ -76,7 +76,14 @@ impl GetLockStore {
     }
 
     fn key(&self, name: &LockName) -> Result<String> {
-        key(self.rows.lines.dial().options.key, name)
+        let key = key(self.rows.lines.dial().options.key, name)?;
+        // MySQL has them in three bytes.
+        if !self.rows.server.maria && key.chars().any(|c| c > '\u{ffff}') {
+            let text =
+                "MySQL takes no character beyond U+FFFF in the name of a session lock; key=native takes any name";
+            return Err(Error::new(ErrorKind::InvalidName, text).for_lock(name).in_store("mysql"));
+        }
+        Ok(key)
     }
 
     fn keyed(&self, claims: &[Claim]) -> Vec<(Claim, Result<String>)> {

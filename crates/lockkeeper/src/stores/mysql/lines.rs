@@ -1,9 +1,10 @@
 //! What is sent on a connection and what comes back, and how connections are opened.
 
-use super::error::{is_passing, map_err, no_tls};
+use super::error::{is_passing, map_err, map_plain_login, no_tls};
 use super::lane::{GATHER, Lane, Lanes, lock};
 use super::options::{Options, SslMode};
 use super::quick::{self, Quick};
+use super::schema::install_lock;
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use mysql_async::prelude::Queryable as _;
@@ -21,6 +22,12 @@ const FAREWELL: Duration = Duration::from_millis(200);
 
 /// The most text of one round trip, well below the smallest `max_allowed_packet` in use.
 const MOST_TEXT: usize = 400_000;
+
+/// The server's code for a procedure that is not there.
+const NO_PROCEDURE: u16 = 1305;
+
+/// How long procedures may take to be replaced, in seconds: many times what they do take.
+const REPLACED: u32 = 3;
 
 /// How sessions are set up: what statements mean must not depend on the server's defaults. A transaction sees what was
 /// committed before each of its statements, and waits for a row only so long.
@@ -120,7 +127,7 @@ pub(super) async fn send(conn: &mut Conn, prefix: &str, works: &[&Work]) -> Resu
     let sent = match works {
         [Work::Text(text)] => {
             let mut rows = Vec::new();
-            run(conn, text, &mut rows).await.map(|()| rows.into_iter().map(Told::Row).collect())
+            call(conn, prefix, text, &mut rows).await.map(|()| rows.into_iter().map(Told::Row).collect())
         }
         _ => send_steps(conn, prefix, works).await,
     };
@@ -147,7 +154,7 @@ async fn send_steps(conn: &mut Conn, prefix: &str, works: &[&Work]) -> mysql_asy
         sorted.iter().zip(&quick).filter(|(_, done)| done.is_none()).map(|(step, _)| *step).collect();
     let mut rows = Vec::new();
     for text in transactions(&left) {
-        run(conn, &text, &mut rows).await?;
+        call(conn, prefix, &text, &mut rows).await?;
     }
     let mut rows = rows.into_iter();
     let told = quick.into_iter().map_while(|done| done.map(Told::Quick).or_else(|| rows.next().map(Told::Row)));
@@ -196,6 +203,21 @@ pub(super) async fn run(conn: &mut Conn, text: &str, rows: &mut Vec<Row>) -> mys
     result.drop_result().await
 }
 
+/// The same for text that calls procedures. MySQL has to drop one before it can be replaced: whoever finds it missing, and
+/// nothing answered yet, waits for whoever is at it and asks again.
+pub(super) async fn call(conn: &mut Conn, prefix: &str, text: &str, rows: &mut Vec<Row>) -> mysql_async::Result<()> {
+    let before = rows.len();
+    match run(conn, text, rows).await {
+        Err(mysql_async::Error::Server(error)) if error.code == NO_PROCEDURE && rows.len() == before => {
+            // What this transaction has looked at, nobody can replace.
+            let lock = install_lock(prefix);
+            conn.query_drop(format!("ROLLBACK; DO GET_LOCK({lock}, {REPLACED}), RELEASE_LOCK({lock})")).await?;
+            run(conn, text, rows).await
+        }
+        done => done,
+    }
+}
+
 /// Closes a connection without waiting for a server that may not answer.
 pub(super) async fn hang_up(conn: Conn) {
     // Too late is closed as well.
@@ -210,13 +232,19 @@ impl Dial {
     /// A new connection, set up.
     pub(super) async fn open(&self) -> Result<Conn> {
         let silent = |_| Error::unavailable("the server did not answer while connecting").in_store("mysql");
-        tokio::time::timeout(CONNECT_LIMIT, self.open_now()).await.map_err(silent)?.map_err(map_err)
+        let opened = tokio::time::timeout(CONNECT_LIMIT, self.open_now()).await.map_err(silent)?;
+        let safe = self.tls() || self.options.opts(false).socket().is_some();
+        opened.map_err(if safe { map_err } else { map_plain_login })
+    }
+
+    /// Whether the next connection has TLS.
+    fn tls(&self) -> bool {
+        self.options.ssl_mode != SslMode::Disabled && !self.plain.load(Ordering::Relaxed)
     }
 
     async fn open_now(&self) -> mysql_async::Result<Conn> {
         let mode = self.options.ssl_mode;
-        let tls = mode != SslMode::Disabled && !self.plain.load(Ordering::Relaxed);
-        let mut conn = match Conn::new(self.options.opts(tls)).await {
+        let mut conn = match Conn::new(self.options.opts(self.tls())).await {
             Err(error) if mode == SslMode::Preferred && no_tls(&error) => {
                 self.plain.store(true, Ordering::Relaxed);
                 Conn::new(self.options.opts(false)).await?

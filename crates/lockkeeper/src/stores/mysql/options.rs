@@ -181,12 +181,19 @@ impl Options {
             // Locks of another layout must not be mixed up with these.
             prefix.push_str("shed_");
         }
-        let ssl_mode = ssl_mode.unwrap_or(if files.ca.is_some() { SslMode::VerifyCa } else { SslMode::Preferred });
-        let plain = builder.user(user).pass(password);
-        let opts = plain.clone().ssl_opts(files.finish(ssl_mode)?);
+        let mut ssl_mode = ssl_mode.unwrap_or(if files.ca.is_some() { SslMode::VerifyCa } else { SslMode::Preferred });
+        let builder = builder.user(user).pass(password);
+        let plain = Opts::from(builder.clone());
+        if plain.socket().is_some() {
+            if ssl_mode > SslMode::Preferred {
+                return Err(bad("a socket has no TLS, and needs none: leave ssl-mode and ssl-ca out"));
+            }
+            // The driver would ask for it, and not be able to go on.
+            ssl_mode = SslMode::Disabled;
+        }
         Ok(Self {
-            opts: opts.into(),
-            plain: plain.into(),
+            opts: builder.ssl_opts(files.finish(ssl_mode)?).into(),
+            plain,
             ssl_mode,
             database,
             prefix,
@@ -222,7 +229,7 @@ impl TlsFiles {
         if mode == SslMode::Disabled {
             return match self {
                 Self { ca: None, cert: None, key: None } => Ok(None),
-                _ => Err(bad("certificates mean nothing with ssl-mode=disabled")),
+                _ => Err(bad("certificates mean nothing with ssl-mode=disabled or a socket")),
             };
         }
         let identity = match (self.cert, self.key) {

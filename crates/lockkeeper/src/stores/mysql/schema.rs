@@ -1,7 +1,7 @@
 //! The tables and procedures in the database: what they must look like, and how they are made.
 
 use super::error::map_err;
-use super::lines::{Dial, hang_up, run};
+use super::lines::{Dial, call, hang_up, run};
 use super::options::Options;
 use super::step::{TOMB_EXTRA, bytes, micros, number, odd};
 use crate::error::{Error, ErrorKind, Result};
@@ -39,8 +39,8 @@ pub(super) struct Server {
     pub(super) durable: bool,
     /// What the isolation level is called.
     isolation: &'static str,
-    /// Procedures can be replaced while others call them.
-    replaces: bool,
+    /// It is a MariaDB: it replaces procedures while others call them, and takes any text as the name of a session lock.
+    pub(super) maria: bool,
 }
 
 /// What is in the database.
@@ -84,13 +84,13 @@ pub(super) async fn check(dial: &Dial) -> Result<Server> {
         let server = look(conn).await?;
         match found(conn, &dial.options).await? {
             Found::Current => {}
-            Found::Nothing | Found::Older { .. } => install_now(conn, &dial.options, server).await?,
+            Found::Nothing | Found::Older { .. } => install_now(conn, &dial.options, server, false).await?,
             Found::Other(version) => return Err(wrong_version(&dial.options, version)),
         }
         // Most calls need no procedure. That it is missing, or not ours to call, must not come out when one does.
         let mut rows = Vec::new();
         let probe = super::step::probe(&dial.options.prefix, dial.options.shedlock.is_some());
-        run(conn, &probe, &mut rows).await.map_err(map_err)?;
+        call(conn, &dial.options.prefix, &probe, &mut rows).await.map_err(map_err)?;
         Ok(server)
     })
     .await
@@ -102,7 +102,7 @@ pub(super) async fn install(dial: &Dial) -> Result<()> {
         let server = look(conn).await?;
         match found(conn, &dial.options).await? {
             Found::Other(version) => Err(wrong_version(&dial.options, version)),
-            _ => install_now(conn, &dial.options, server).await,
+            _ => install_now(conn, &dial.options, server, true).await,
         }
     })
     .await
@@ -117,7 +117,8 @@ async fn bounded<T>(dial: &Dial, work: impl AsyncFnOnce(&mut Conn) -> Result<T>)
 
 /// Whether this server can keep locks at all.
 async fn look(conn: &mut Conn) -> Result<Server> {
-    let ask = "SELECT VERSION(), @@innodb_flush_log_at_trx_commit, SYSDATE(6), SLEEP(0.002), SYSDATE(6)";
+    let ask = "SELECT VERSION(), @@innodb_flush_log_at_trx_commit, SYSDATE(6), SLEEP(0.002), SYSDATE(6), \
+        @@log_bin, @@sync_binlog";
     let row = one(conn, ask).await?;
     let text = String::from_utf8_lossy(&bytes(&row, 0)?.unwrap_or_default()).into_owned();
     let maria = text.contains("MariaDB");
@@ -136,15 +137,19 @@ async fn look(conn: &mut Conn) -> Result<Server> {
         return Err(Error::unsupported(text).in_store("mysql"));
     }
     let flush = number(&row, 1)?;
-    if flush != Some(1) {
+    // With a binary log, what is not in there is undone after a crash, although it was committed.
+    let binlog = number(&row, 6)?.filter(|_| number(&row, 5).is_ok_and(|on| on == Some(1)));
+    let durable = flush == Some(1) && binlog.is_none_or(|sync| sync == 1);
+    if !durable {
         tracing::warn!(
             innodb_flush_log_at_trx_commit = flush,
+            sync_binlog = binlog,
             "this server answers before a commit is on disk: a crash may forget locks"
         );
     }
     // MariaDB has known the other name only since 11.1.
     let isolation = if maria { "tx_isolation" } else { "transaction_isolation" };
-    Ok(Server { durable: flush == Some(1), isolation, replaces: maria })
+    Ok(Server { durable, isolation, maria })
 }
 
 async fn one(conn: &mut Conn, text: &str) -> Result<Row> {
@@ -199,17 +204,26 @@ fn refused(options: &Options, what: &str, error: mysql_async::Error) -> Error {
     Error::new(ErrorKind::Denied, text).with_source(mapped).in_store("mysql")
 }
 
-async fn install_now(conn: &mut Conn, options: &Options, server: Server) -> Result<()> {
-    // Session locks know no schema. The name is short enough for every server.
+/// What everybody who makes or replaces something holds. Session locks know no schema. The name is short enough for every
+/// server.
+pub(super) fn install_lock(prefix: &str) -> String {
     let mut name = String::new();
-    super::step::hex(&mut name, format!("lk-install {}", &options.prefix).as_bytes());
-    let got = one(conn, &format!("SELECT GET_LOCK({name}, {PATIENCE})")).await?;
+    super::step::hex(&mut name, format!("lk-install {prefix}").as_bytes());
+    name
+}
+
+/// Makes what is missing, or older. With `repair` also what has gone missing since it was finished.
+async fn install_now(conn: &mut Conn, options: &Options, server: Server, repair: bool) -> Result<()> {
+    let got = one(conn, &format!("SELECT GET_LOCK({}, {PATIENCE})", install_lock(&options.prefix))).await?;
     if number(&got, 0)? != Some(1) {
         return Err(Error::unavailable("somebody else has been making the tables for too long").in_store("mysql"));
     }
     // Somebody else may have been first, and be using it by now: what is finished is not taken away, even for a moment,
     // unless it is older.
     let found = found(conn, options).await?;
+    if found == Found::Current && !repair {
+        return Ok(());
+    }
     let shed = match &options.shedlock {
         Some(table) => Some(shedlock(conn, options, table).await?),
         None => None,
@@ -274,7 +288,7 @@ fn texts(options: &Options, server: Server, shed: Option<&Shed>, found: Found) -
     }
     for (name, text) in [("step", step(shed)), ("enter", ENTER.to_owned()), ("get_lock", SESSION.to_owned())] {
         let make = fill(&text);
-        if found != Found::Current && server.replaces {
+        if found != Found::Current && server.maria {
             all.push(make.replacen("CREATE PROCEDURE", "CREATE OR REPLACE PROCEDURE", 1));
             continue;
         }
@@ -334,7 +348,7 @@ mod tests {
         };
         for pairs in [&[][..], &[("layout".to_owned(), "shedlock".to_owned())]] {
             let options = Options::parse("//h/d", pairs).unwrap();
-            let server = Server { durable: true, isolation: "tx_isolation", replaces: false };
+            let server = Server { durable: true, isolation: "tx_isolation", maria: false };
             let shed = options.shedlock.is_some().then_some(&shed);
             for text in texts(&options, server, shed, Found::Nothing) {
                 let text = text.replace("@@global.", "").replace("@@session.", "");
@@ -347,12 +361,12 @@ mod tests {
     #[test]
     fn what_is_in_use_is_never_taken_away() {
         let options = Options::parse("//h/d", &[]).unwrap();
-        let count = |found, replaces, word: &str| {
-            let server = Server { durable: true, isolation: "tx_isolation", replaces };
+        let count = |found, maria, word: &str| {
+            let server = Server { durable: true, isolation: "tx_isolation", maria };
             texts(&options, server, None, found).iter().filter(|text| text.contains(word)).count()
         };
         let older = Found::Older { column: true };
-        for (found, replaces, drops, replaced) in [
+        for (found, maria, drops, replaced) in [
             (Found::Nothing, false, 3, 0),
             (Found::Current, false, 0, 0),
             (Found::Current, true, 0, 0),
@@ -360,8 +374,8 @@ mod tests {
             // MySQL has no other way.
             (older, false, 3, 0),
         ] {
-            assert_eq!(count(found, replaces, "DROP"), drops, "{found:?}");
-            assert_eq!(count(found, replaces, "OR REPLACE"), replaced, "{found:?}");
+            assert_eq!(count(found, maria, "DROP"), drops, "{found:?}");
+            assert_eq!(count(found, maria, "OR REPLACE"), replaced, "{found:?}");
         }
         assert_eq!(count(Found::Older { column: false }, true, "ALTER TABLE"), 1);
     }

@@ -2,7 +2,7 @@
 
 use super::error::map_err;
 use super::keys;
-use super::lines::{Dial, hang_up, late, run};
+use super::lines::{Dial, call, hang_up, late, run};
 use super::step::{TOMB_EXTRA, hex, number, odd};
 use crate::error::{Error, Result};
 use crate::name::LockName;
@@ -137,7 +137,7 @@ impl Session {
             if idle == self.idle { text.to_owned() } else { format!("SET SESSION wait_timeout = {idle};{text}") };
         let mut rows = Vec::new();
         let limit = longest.unwrap_or_default().max(PATIENCE);
-        match tokio::time::timeout(limit, run(conn, &text, &mut rows)).await {
+        match tokio::time::timeout(limit, call(conn, &self.dial.options.prefix, &text, &mut rows)).await {
             Ok(Ok(())) => {
                 self.idle = idle;
                 Ok(rows)
@@ -199,7 +199,7 @@ impl Session {
 fn is_over(error: &mysql_async::Error) -> bool {
     match error {
         mysql_async::Error::Server(server) => {
-            matches!(server.code, 1927 | 1053 | 1077 | 1079 | 4031 | 1152..=1161 | 2006 | 2013)
+            matches!(server.code, 1927 | 1053 | 1077 | 1079 | 3169 | 4031 | 1152..=1161 | 2006 | 2013)
         }
         _ => true,
     }

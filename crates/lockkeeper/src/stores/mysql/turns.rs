@@ -103,7 +103,14 @@ async fn try_acquire(turn: &mut Turn, prefix: &str, claims: &Keyed) -> Result<Ve
 
 /// Ends what the session may have taken for claims that were not told so; where that fails, the session.
 async fn give_back(turn: &mut Turn, keys: impl Iterator<Item = &String>) {
+    let keys: Vec<&String> = keys.collect();
+    // Giving one back might end the other.
+    if keys.iter().any(|key| turn.own.keys().any(|own| own != *key && may_be_one(own, key))) {
+        turn.end().await;
+        return;
+    }
     let texts: Vec<String> = keys
+        .into_iter()
         .filter(|key| !turn.own.contains_key(*key))
         .map(|key| format!("DO IF({}, RELEASE_LOCK({}), 0)", has(key), literal(key)))
         .collect();
@@ -111,6 +118,12 @@ async fn give_back(turn: &mut Turn, keys: impl Iterator<Item = &String>) {
     if !texts.is_empty() && turn.ask(&texts.join(";"), longest).await.is_err() {
         turn.end().await;
     }
+}
+
+/// Whether two names may be those of one lock: MySQL folds case, by tables of its own, and MariaDB does not.
+fn may_be_one(a: &str, b: &str) -> bool {
+    let alike = |(a, b): (char, char)| a.eq_ignore_ascii_case(&b) || !a.is_ascii() || !b.is_ascii();
+    a.chars().count() == b.chars().count() && a.chars().zip(b.chars()).all(alike)
 }
 
 fn read(turn: &mut Turn, claim: &Claim, key: String, row: &Row) -> Result<Attempt> {
