@@ -37,6 +37,11 @@ impl TlsFiles {
         Ok(())
     }
 
+    #[cfg(feature = "mysql")]
+    pub(super) fn has_authority(&self) -> bool {
+        self.found[0].is_some()
+    }
+
     /// The authority's certificates.
     pub(super) fn authority(&mut self) -> Result<Option<Vec<u8>>> {
         let pem = self.found[0].take();

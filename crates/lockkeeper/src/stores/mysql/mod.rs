@@ -44,6 +44,7 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, LossReason, Mode, Page, Record, Release, Renewal, Runtime,
     Store, StoreInfo,
 };
+use crate::stores::connecting;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use events::Events;
@@ -93,7 +94,9 @@ impl MysqlStore {
     pub async fn install(url: &str) -> Result<()> {
         let parts = crate::url::parse(url)?;
         let options = Options::parse(&parts.raw_place, &parts.options)?;
-        elsewhere(options, async |dial| schema::install(dial).await).await.map_err(|e| e.during("store init"))
+        connecting::ask(async move { schema::install(&Dial::new(options)).await })
+            .await
+            .map_err(|e| e.during("store init"))
     }
 
     async fn from_options(options: Options) -> Result<Self> {
@@ -106,9 +109,9 @@ impl MysqlStore {
     async fn new(options: Options) -> Result<Self> {
         // Not a holder's id, but the same need: 128 bits that nobody else has.
         let keeper = HolderId::random()?;
-        let server = elsewhere(options.clone(), async |dial| schema::check(dial).await)
-            .await
-            .map_err(|e| e.during("connect"))?;
+        let dial = Dial::new(options.clone());
+        let checked = connecting::ask(async move { schema::check(&dial).await }).await;
+        let server = checked.map_err(|e| e.during("connect"))?;
         let waiting = Waiting::new(options.doorbells > 0);
         let lines = Lines::new(options);
         Ok(Self {
@@ -209,29 +212,6 @@ pub(crate) async fn open(place: &str, pairs: &[(String, String)]) -> Result<Arc<
         options::Mode::Lease => Arc::new(MysqlStore::from_options(options).await?),
         options::Mode::GetLock => Arc::new(GetLockStore::from_options(options).await?),
     })
-}
-
-/// Runs `work` here, or for a caller without a runtime on a thread with one.
-async fn elsewhere<T: Send + 'static>(
-    options: Options,
-    work: impl AsyncFnOnce(&Dial) -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let dial = Dial::new(options);
-    if tokio::runtime::Handle::try_current().is_ok() {
-        return work(&dial).await;
-    }
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let done = match runtime {
-            Ok(runtime) => runtime.block_on(work(&dial)),
-            Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
-        };
-        // Nobody listens when connecting was cancelled.
-        let _ = sender.send(done);
-    });
-    spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;
-    receiver.await.map_err(|e| Error::unavailable("connecting was interrupted").with_source(e))?
 }
 
 #[async_trait]

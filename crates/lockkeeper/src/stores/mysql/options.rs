@@ -1,17 +1,22 @@
 //! What a store URL says: where, as whom, how.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::name::escape;
+use crate::stores::address::UrlKind;
 use crate::stores::shedlock;
+use crate::stores::tls_files::TlsFiles;
 use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
 use std::fmt;
 use std::time::Duration;
 
-/// Every option, for the error that lists them.
-const KNOWN: &str = "connections, doorbells, key, layout, mode, password_file, prefix, socket, ssl-ca, ssl-cert, \
-    ssl-key, ssl-mode, table, time_zone";
-
-const SHAPE: &str = "a MySQL URL looks like mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE";
+static URL: UrlKind = UrlKind {
+    store: "mysql",
+    url: "a MySQL URL",
+    shape: "a MySQL URL looks like mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE",
+    least: "mysql://localhost/test",
+    known: "connections, doorbells, key, layout, mode, password_file, prefix, socket, ssl-ca, ssl-cert, \
+        ssl-key, ssl-mode, table, time_zone",
+};
 
 /// How many connections a runtime may have.
 const MOST_CONNECTIONS: u32 = 32;
@@ -79,25 +84,18 @@ impl fmt::Debug for Options {
 }
 
 fn bad(text: impl Into<String>) -> Error {
-    Error::invalid_config(text).in_store("mysql")
+    URL.bad(text)
 }
 
 impl Options {
     /// Reads what follows the scheme, not yet decoded, and the query's pairs.
     pub(super) fn parse(place: &str, pairs: &[(String, String)]) -> Result<Self> {
-        let rest = place.strip_prefix("//").ok_or_else(|| bad(SHAPE))?;
-        let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, host) = authority.rsplit_once('@').map_or((None, authority), |(login, host)| (Some(login), host));
-        let (host, port) = parse_host(host)?;
-        let database = crate::url::decode(database)?;
+        let split = URL.split(place)?;
+        let (user, mut password) = split.login()?;
+        let (host, port) = URL.host(split.hosts, 3306)?;
+        let database = crate::url::decode(split.path)?;
         if database.is_empty() {
             return Err(bad("a MySQL URL names the database: mysql://HOST/DATABASE"));
-        }
-        let (mut user, mut password) = (None, None);
-        if let Some(login) = login {
-            let (name, secret) = login.split_once(':').unwrap_or((login, ""));
-            user = Some(crate::url::decode(name)?).filter(|user| !user.is_empty());
-            password = Some(crate::url::decode(secret)?).filter(|password| !password.is_empty());
         }
         let mut builder = OptsBuilder::default()
             .ip_or_hostname(host)
@@ -110,17 +108,17 @@ impl Options {
             // Given here, they are not asked of the server.
             .max_allowed_packet(Some(64 << 20))
             .wait_timeout(Some(86_400));
-        let mut files = TlsFiles::default();
+        let mut files = TlsFiles::new(&URL, ["ssl-ca", "ssl-cert", "ssl-key"]);
         let (mut ssl_mode, mut prefix, mut connections) = (None, "lockkeeper_".to_owned(), 4);
         let (mut mode, mut key, mut layout, mut table, mut zone) = (Mode::Lease, None, None, None, None);
         let mut doorbells = None;
         for (name, value) in pairs {
             let shown = || escape(value.as_bytes());
+            if files.take(name, value)? {
+                continue;
+            }
             match (name.as_str(), value.as_str()) {
-                ("password_file", _) if password.is_some() => {
-                    return Err(bad("the password is given twice: in the URL and as password_file"));
-                }
-                ("password_file", _) => password = Some(secret(name, value)?),
+                ("password_file", _) => password = Some(URL.secret("password", password.as_deref(), name, value)?),
                 ("socket", _) => builder = builder.socket(Some(value)),
                 ("ssl-mode", _) => {
                     ssl_mode = Some(parse_ssl_mode(value).ok_or_else(|| {
@@ -130,9 +128,6 @@ impl Options {
                         ))
                     })?);
                 }
-                ("ssl-ca", _) => files.ca = Some(read(name, value)?),
-                ("ssl-cert", _) => files.cert = Some(read(name, value)?),
-                ("ssl-key", _) => files.key = Some(read(name, value)?),
                 ("prefix", _) => prefix = identifier(name, value)?,
                 ("connections", _) => {
                     connections =
@@ -158,7 +153,7 @@ impl Options {
                 ("key", "madelson") => key = Some(KeyRule::Madelson),
                 ("key", "raw") => key = Some(KeyRule::Raw),
                 ("key", _) => return Err(bad(format!("key={}: it is native, madelson or raw", shown()))),
-                _ => return Err(bad(format!("option '{}' is unknown; known are {KNOWN}", escape(name.as_bytes())))),
+                _ => return Err(URL.unknown(name)),
             }
         }
         let shed = layout == Some(true);
@@ -181,7 +176,8 @@ impl Options {
             // Locks of another layout must not be mixed up with these.
             prefix.push_str("shed_");
         }
-        let mut ssl_mode = ssl_mode.unwrap_or(if files.ca.is_some() { SslMode::VerifyCa } else { SslMode::Preferred });
+        let mut ssl_mode =
+            ssl_mode.unwrap_or(if files.has_authority() { SslMode::VerifyCa } else { SslMode::Preferred });
         let builder = builder.user(user).pass(password);
         let plain = Opts::from(builder.clone());
         if plain.socket().is_some() {
@@ -192,7 +188,7 @@ impl Options {
             ssl_mode = SslMode::Disabled;
         }
         Ok(Self {
-            opts: builder.ssl_opts(files.finish(ssl_mode)?).into(),
+            opts: builder.ssl_opts(tls(files, ssl_mode)?).into(),
             plain,
             ssl_mode,
             database,
@@ -217,42 +213,23 @@ impl Options {
     }
 }
 
-#[derive(Default)]
-struct TlsFiles {
-    ca: Option<Vec<u8>>,
-    cert: Option<Vec<u8>>,
-    key: Option<Vec<u8>>,
-}
-
-impl TlsFiles {
-    fn finish(self, mode: SslMode) -> Result<Option<SslOpts>> {
-        if mode == SslMode::Disabled {
-            return match self {
-                Self { ca: None, cert: None, key: None } => Ok(None),
-                _ => Err(bad("certificates mean nothing with ssl-mode=disabled or a socket")),
-            };
-        }
-        let identity = match (self.cert, self.key) {
-            (Some(cert), Some(key)) => Some(ClientIdentity::new(cert.into(), key.into())),
-            (None, None) => None,
-            _ => return Err(bad("ssl-cert and ssl-key belong together")),
-        };
-        const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
-        if self.ca.as_ref().is_some_and(|pem| !pem.windows(CERTIFICATE.len()).any(|part| part == CERTIFICATE)) {
-            return Err(bad("ssl-ca has no certificate in it (PEM)"));
-        }
-        let own_roots = self.ca.is_some();
-        let roots = self.ca.into_iter().map(Into::into).collect();
-        Ok(Some(
-            SslOpts::default()
-                .with_client_identity(identity)
-                .with_root_certs(roots)
-                // With an authority of our own, no other one counts.
-                .with_disable_built_in_roots(own_roots)
-                .with_danger_accept_invalid_certs(mode < SslMode::VerifyCa)
-                .with_danger_skip_domain_validation(mode < SslMode::VerifyIdentity),
-        ))
+fn tls(mut files: TlsFiles, mode: SslMode) -> Result<Option<SslOpts>> {
+    if mode == SslMode::Disabled {
+        files.must_be_none("with ssl-mode=disabled")?;
+        return Ok(None);
     }
+    let identity = files.identity()?.map(|(cert, key)| ClientIdentity::new(cert.into(), key.into()));
+    let authority = files.authority()?;
+    let own_roots = authority.is_some();
+    Ok(Some(
+        SslOpts::default()
+            .with_client_identity(identity)
+            .with_root_certs(authority.into_iter().map(Into::into).collect())
+            // With an authority of our own, no other one counts.
+            .with_disable_built_in_roots(own_roots)
+            .with_danger_accept_invalid_certs(mode < SslMode::VerifyCa)
+            .with_danger_skip_domain_validation(mode < SslMode::VerifyIdentity),
+    ))
 }
 
 fn parse_ssl_mode(text: &str) -> Option<SslMode> {
@@ -285,47 +262,10 @@ fn parse_zone(text: &str) -> Result<String> {
     Ok(format!("'{text}'"))
 }
 
-fn secret(key: &str, path: &str) -> Result<String> {
-    let text = String::from_utf8(read(key, path)?).map_err(|_| bad(format!("{key} is not UTF-8")))?;
-    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
-}
-
-fn read(key: &str, path: &str) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| {
-        let kind = match e.kind() {
-            std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
-            _ => ErrorKind::InvalidConfig,
-        };
-        Error::new(kind, format!("{key} cannot be read: {e}")).with_source(e).in_store("mysql")
-    })
-}
-
-/// `host`, `host:port` or `[::1]:port`.
-fn parse_host(text: &str) -> Result<(String, u16)> {
-    let port_of = |text: &str| text.parse().map_err(|_| bad("the port of a MySQL URL is not a number up to 65535"));
-    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']').ok_or_else(|| bad("a '[' in a MySQL URL is never closed"))?;
-        match rest.strip_prefix(':') {
-            Some(port) => (host, port_of(port)?),
-            None if rest.is_empty() => (host, 3306),
-            None => return Err(bad("after the ']' of a MySQL URL comes a port or nothing")),
-        }
-    } else {
-        match text.rsplit_once(':') {
-            Some((host, port)) => (host, port_of(port)?),
-            None => (text, 3306),
-        }
-    };
-    let host = crate::url::decode(host)?;
-    if host.is_empty() {
-        return Err(bad("a MySQL URL needs a host, such as mysql://localhost/test"));
-    }
-    Ok((host, port))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
 
     fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<Options> {
         let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
