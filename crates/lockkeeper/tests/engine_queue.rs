@@ -5,7 +5,7 @@ mod common;
 use common::odd::Odd;
 use common::{Bench, Probe, TTL, empty, ms, now, secs, until};
 use lockkeeper::store::{Event, Grant, Store};
-use lockkeeper::testing::{self, Faults, Op};
+use lockkeeper::testing::{self, Op};
 use lockkeeper::{ErrorKind, Fence, Keeper, LossReason, State};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use std::collections::HashMap;
@@ -48,19 +48,11 @@ fn two_tasks_of_one_keeper_never_both_hold_and_come_in_order() {
     empty(&keeper);
 }
 
-/// A keeper on a store that says so of itself.
-fn keeper_that_says(bench: &Bench, ordered: bool, queue: bool) -> (Faults, Keeper) {
-    let mut odd = Odd::new(bench.store.share());
-    (odd.ordered, odd.queue) = (ordered, queue);
-    let (faults, store) = Faults::wrap(Arc::new(odd));
-    (faults, now(Keeper::builder_for(store).clock(&bench.clock).connect()).unwrap())
-}
-
 #[test]
 fn where_calls_keep_their_order_the_next_task_asks_right_behind_a_release() {
     for (ordered, queue) in [(true, true), (false, true), (true, false)] {
         let bench = Bench::new();
-        let (faults, keeper) = keeper_that_says(&bench, ordered, queue);
+        let (faults, keeper) = bench.keeper_that_says(ordered, queue);
         let lock = keeper.lock("x");
         let held = now(lock.acquire()).unwrap();
         let (token, mut next) = (held.token(), Probe::new(lock.acquire()));
@@ -90,7 +82,7 @@ fn where_calls_keep_their_order_the_next_task_asks_right_behind_a_release() {
 #[test]
 fn a_claim_that_overtakes_the_release_before_it_waits_in_line() {
     let bench = Bench::new();
-    let (faults, keeper) = keeper_that_says(&bench, true, true);
+    let (faults, keeper) = bench.keeper_that_says(true, true);
     let lock = keeper.lock("x");
     let held = now(lock.acquire()).unwrap();
     let (token, mut next) = (held.token(), Probe::new(lock.acquire()));

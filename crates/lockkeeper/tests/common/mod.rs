@@ -50,6 +50,14 @@ impl Bench {
         (faults, now(builder.connect()).unwrap())
     }
 
+    /// A keeper on a store that says of itself whether calls reach it in order, and whether waiters queue in it.
+    pub fn keeper_that_says(&self, ordered: bool, queue: bool) -> (Faults, Keeper) {
+        let mut odd = odd::Odd::new(self.store.share());
+        (odd.ordered, odd.queue) = (ordered, queue);
+        let (faults, store) = Faults::wrap(Arc::new(odd));
+        (faults, now(Keeper::builder_for(store).clock(&self.clock).connect()).unwrap())
+    }
+
     /// Who holds and waits, by the store itself.
     pub fn record(&self, name: &str) -> Option<Record> {
         let name = lockkeeper::LockName::new(name).unwrap();
