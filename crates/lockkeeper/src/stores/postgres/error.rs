@@ -4,8 +4,8 @@ use crate::error::{Error, ErrorKind};
 use std::error::Error as _;
 use tokio_postgres::error::SqlState;
 
-/// Raised by our functions when the isolation level is another.
-const ISOLATION: &str = "LK001";
+/// Raised by our functions when the isolation level is another. Codes below it are those of fences.
+const ISOLATION: &str = "LK010";
 
 /// What an error of the driver means; the sentence never holds a secret.
 pub(super) fn map_err(error: tokio_postgres::Error) -> Error {
@@ -118,7 +118,7 @@ mod tests {
             ("40P01", "deadlock detected", ErrorKind::Unavailable),
             ("53100", "could not extend file", ErrorKind::Unavailable),
             ("42P01", "", ErrorKind::Foreign),
-            ("LK001", "", ErrorKind::InvalidConfig),
+            ("LK010", "", ErrorKind::InvalidConfig),
             ("08P01", "no such database: x", ErrorKind::InvalidConfig),
             ("08P01", "SASL authentication failed", ErrorKind::Denied),
             ("08P01", "query_wait_timeout", ErrorKind::Unavailable),

@@ -9,7 +9,7 @@ CREATE TYPE {s}.answer AS (holder uuid, code integer, token bigint, lease bigint
 -- Elsewhere a statement sees the start of its transaction, and a waiter that came since would be overlooked.
 CREATE FUNCTION {s}.wrong_isolation() RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
-    RAISE EXCEPTION 'locks need the isolation level "read committed"' USING ERRCODE = 'LK001';
+    RAISE EXCEPTION 'locks need the isolation level "read committed"' USING ERRCODE = 'LK010';
 END $f$;
 
 CREATE FUNCTION {s}.freed(INOUT l {s}.lock) LANGUAGE plpgsql AS $f$
