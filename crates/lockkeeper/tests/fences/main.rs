@@ -7,6 +7,7 @@ mod interleavings;
 mod isolation;
 mod mariadb;
 mod misuse;
+mod page;
 mod postgres;
 mod redis;
 mod rules;
