@@ -95,6 +95,12 @@ pub(super) fn is_fatal(error: &tokio_postgres::Error) -> bool {
     }
 }
 
+/// Whether somebody keeps a row locked for longer than we wait.
+pub(super) fn is_locked(error: &Error) -> bool {
+    let driver = error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
+    driver.and_then(tokio_postgres::Error::code) == Some(&SqlState::LOCK_NOT_AVAILABLE)
+}
+
 /// Whether a pooler must stand between: a statement that was prepared is not there, or was there before.
 pub(super) fn is_pooling(error: &tokio_postgres::Error) -> bool {
     matches!(error.code().map(SqlState::code), Some("26000" | "42P05"))

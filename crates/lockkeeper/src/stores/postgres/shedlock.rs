@@ -159,7 +159,18 @@ impl ShedLockStore {
             "SELECT a.* FROM (SELECT * FROM unnest({lists}) AS u (key, holder{names}) ORDER BY key) AS x, \
              LATERAL {{s}}.{function}($1, {args}) AS a"
         );
-        let asked = self.base.ask(&text, &params).await;
+        let asked = async {
+            if let [claim] = claims
+                && (function == "shed_acquire" || (function == "shed_release" && claim.unsettled))
+                && self.base.lanes.stuck().knows(&claim.name)
+            {
+                let look = [(&self.table as &(dyn ToSql + Sync), Type::TEXT), (&keys[0], Type::TEXT)];
+                self.base.ask("SELECT {s}.shed_look($1, $2)", &look).await?;
+            }
+            self.base.ask(&text, &params).await
+        };
+        let asked = asked.await;
+        self.base.lanes.stuck().note(claims, &asked);
         let read = asked.and_then(|rows| rows.iter().map(Answer::read).collect::<Result<Vec<_>>>());
         let found: Result<HashMap<HolderId, Answer>> = read.map(|all| all.into_iter().map(|a| (a.holder, a)).collect());
         let answer = |claim: &Claim| {

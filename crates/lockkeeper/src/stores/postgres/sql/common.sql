@@ -94,6 +94,12 @@ BEGIN
     RETURN a;
 END $f$;
 
+-- An error if somebody keeps the row of a name locked: asked first where somebody did a moment ago.
+CREATE FUNCTION {s}.look(my_name bytea) RETURNS void LANGUAGE plpgsql SET lock_timeout = '200ms' AS $f$
+BEGIN
+    PERFORM FROM {s}.lock x WHERE x.name = my_name FOR UPDATE;
+END $f$;
+
 -- The row of a name, made if need be, and locked.
 CREATE FUNCTION {s}.locked(my_name bytea) RETURNS {s}.lock LANGUAGE plpgsql AS $f$
 DECLARE

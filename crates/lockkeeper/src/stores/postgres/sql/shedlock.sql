@@ -37,6 +37,12 @@ BEGIN
     IF whom <> l.locked_by OR until <= {now} THEN l.holder := NULL; END IF;
 END $f$;
 
+-- An error if somebody keeps ShedLock's row locked: asked first where somebody did a moment ago.
+CREATE FUNCTION {s}.shed_look(my_tbl text, my_key text) RETURNS void LANGUAGE plpgsql SET lock_timeout = '200ms' AS $f$
+BEGIN
+    EXECUTE 'SELECT FROM ' || my_tbl || ' WHERE name = $1 FOR UPDATE' USING my_key;
+END $f$;
+
 CREATE FUNCTION {s}.shed_end(my_tbl text, my_key text, at bigint) RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
     EXECUTE 'UPDATE ' || my_tbl || ' SET lock_until = {s}.utc($2) WHERE name = $1' USING my_key, at;

@@ -1,0 +1,54 @@
+//! Names whose row somebody else was found to keep locked. The first to find out waits for it in the server, as long as
+//! that may last; whoever follows looks first, for a moment only, so that all who wait are told together.
+
+use super::error::is_locked;
+use crate::error::Result;
+use crate::name::LockName;
+use crate::store::Claim;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long it is believed after it was last seen.
+const BELIEVED: Duration = Duration::from_secs(5);
+
+/// How many names are remembered.
+const MOST: usize = 10_000;
+
+/// See the [module](self). Nothing depends on it but time.
+#[derive(Debug, Default)]
+pub(super) struct Stuck {
+    /// Whether there are any: most of the time there are none, and every claim asks.
+    any: AtomicBool,
+    seen: Mutex<HashMap<LockName, Instant>>,
+}
+
+impl Stuck {
+    pub(super) fn knows(&self, name: &LockName) -> bool {
+        self.any.load(Ordering::Relaxed) && self.lock(|seen| seen.get(name).is_some_and(|at| at.elapsed() < BELIEVED))
+    }
+
+    /// Learns from an answer. Of several claims in one statement it is not known whose row it was: all are looked at.
+    pub(super) fn note<T>(&self, claims: &[Claim], answer: &Result<T>) {
+        match answer {
+            Err(error) if is_locked(error) => self.lock(|seen| {
+                seen.retain(|_, at| at.elapsed() < BELIEVED);
+                if seen.len() + claims.len() <= MOST {
+                    seen.extend(claims.iter().map(|claim| (claim.name.clone(), Instant::now())));
+                }
+            }),
+            Ok(_) if self.any.load(Ordering::Relaxed) => {
+                self.lock(|seen| seen.retain(|name, _| claims.iter().all(|claim| claim.name != *name)));
+            }
+            _ => {}
+        }
+    }
+
+    fn lock<T>(&self, work: impl FnOnce(&mut HashMap<LockName, Instant>) -> T) -> T {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = work(&mut seen);
+        self.any.store(!seen.is_empty(), Ordering::Relaxed);
+        done
+    }
+}
