@@ -246,7 +246,6 @@ async fn packets_are_dropped(test: &str, prepare: fn(&PostgresServer)) {
     held.lost().await;
     let lost = Instant::now();
     let (granted, guard) = waiting.await.expect("let in");
-    println!("lost after {:?}, the next holds after {:?}", lost - cut, granted - cut);
     assert!(lost <= granted, "for {:?} both believed that they held it", lost - granted.min(lost));
     assert!(lost - cut <= ttl, "a guard is lost at its deadline");
     assert!(granted - cut <= ttl + Duration::from_secs(15), "as promised: {:?}", granted - cut);

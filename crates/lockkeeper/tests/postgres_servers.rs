@@ -220,7 +220,7 @@ async fn full_connection_slots_are_named_and_those_who_are_in_go_on() {
     let server = PostgresServer::with(&["max_connections=8", "superuser_reserved_connections=3"]);
     server.sql("CREATE ROLE app LOGIN");
     drop(keeper(&server.url()).await);
-    server.sql(GRANTS);
+    server.sql(&grants());
     testkit::eventually(SOON, "the first keeper is gone", || server.sql(OURS) == "0");
     let url = server.url().replace("postgres@", "app@");
     let inside = keeper(&url).await;
@@ -252,9 +252,11 @@ async fn full_connection_slots_are_named_and_those_who_are_in_go_on() {
 }
 
 /// What the page says an application's role needs.
-const GRANTS: &str = "GRANT USAGE ON SCHEMA lockkeeper TO app;
-    GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockkeeper TO app;
-    GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkeeper TO app";
+fn grants() -> String {
+    let page = include_str!("../../../docs/stores/postgres.md");
+    let code = page.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next());
+    code.filter(|code| code.contains("GRANT USAGE ON SCHEMA lockkeeper TO app")).collect()
+}
 
 /// Connections that listen.
 const LISTENING: &str = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN lk_%'";
@@ -271,7 +273,7 @@ async fn a_role_needs_what_the_page_says_and_no_more() {
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("permission"), "{error}");
     // Functions are everybody's by default; where they are not, the grant is needed.
     server.sql("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkeeper FROM PUBLIC");
-    server.sql(GRANTS);
+    server.sql(&grants());
     let app = keeper(&url).await;
     hands_over(&app, &keeper(&url).await, "x").await;
     let guard = taken(&app, "y").await;
