@@ -5,7 +5,7 @@ mod common;
 use common::{Place, one_sentence};
 use mysql_async::prelude::Queryable as _;
 use std::process::Command;
-use testkit::{Ended, MariaDbServer, PostgresServer, Proc, TempDir, certificates};
+use testkit::{Ended, MariaDbServer, PgBouncer, PostgresServer, Proc, TempDir, certificates};
 
 fn ends(place: &Place, args: &[&str]) -> Ended {
     Proc::start(&mut place.bare(args)).wait()
@@ -256,6 +256,23 @@ fn trusted_only(place: &Place, url: &str, authority: &str, other: &str) {
         assert!(ended.code == Some(69) && ended.stderr.contains("certificate"), "{wrong}: {ended:?}");
     }
     one_sentence(&ends(place, &["fence", "status", &format!("{url}?ca_file=absent")]), 78, "cannot read certificates");
+}
+
+/// Sessions of a pooler are somebody else's next: nothing of ours may stay in them.
+#[test]
+fn behind_a_pooler_nothing_is_left_in_its_sessions() {
+    let (place, server) = (Place::new(), PostgresServer::new());
+    server.sql("CREATE SCHEMA mine");
+    let bouncer = PgBouncer::new(&server, 1);
+    let url = format!("{}?schema=mine", bouncer.url());
+    assert_eq!(ends(&place, &["fence", "install", &url]).code, Some(0));
+    server.sql("SELECT mine.lockkeeper_fence('x', 1)");
+    let status = ends(&place, &["fence", "status", &url]);
+    assert!(status.code == Some(0) && status.stdout.contains('x'), "{status:?}");
+    assert_eq!(ends(&place, &["fence", "reset", "--all", &url]).code, Some(0));
+    let ask = "SELECT current_schema(), current_setting('lock_timeout')";
+    let next = Proc::start(Command::new("psql").arg(bouncer.url()).args(["-qXAt", "-c", ask])).wait();
+    assert_eq!(next.stdout.trim(), "public|0", "{next:?}");
 }
 
 /// Four at the same time, as when all instances of an application start.
