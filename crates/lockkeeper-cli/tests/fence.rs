@@ -3,8 +3,9 @@
 mod common;
 
 use common::{Place, one_sentence};
+use mysql_async::prelude::Queryable as _;
 use std::process::Command;
-use testkit::{Ended, MariaDbServer, PostgresServer, Proc, TempDir, certificates};
+use testkit::{Ended, MariaDbServer, PgBouncer, PostgresServer, Proc, TempDir, certificates};
 
 fn ends(place: &Place, args: &[&str]) -> Ended {
     Proc::start(&mut place.bare(args)).wait()
@@ -193,8 +194,11 @@ fn what_is_printed_can_be_run_by_somebody_else() {
         ended.stdout
     };
     rusqlite::Connection::open_in_memory().unwrap().execute_batch(&text("sqlite:")).unwrap();
-    assert!(text("postgres:").contains("LANGUAGE plpgsql"));
-    assert!(text("mariadb://host/db").contains("DELIMITER //"));
+    let (postgres, mariadb) = (PostgresServer::new(), MariaDbServer::new());
+    postgres.sql(&text("postgres:"));
+    mariadb.sql(&text("mariadb://host/db"));
+    one_sentence(&ends(&place, &["fence", "status", &postgres.url()]), 0, "nobody has entered a fence");
+    one_sentence(&ends(&place, &["fence", "status", &mariadb.url()]), 0, "nobody has entered a fence");
     assert_eq!(text("mysql:"), text("mariadb:"));
 }
 
@@ -255,4 +259,82 @@ fn trusted_only(place: &Place, url: &str, authority: &str, other: &str) {
         assert!(ended.code == Some(69) && ended.stderr.contains("certificate"), "{wrong}: {ended:?}");
     }
     one_sentence(&ends(place, &["fence", "status", &format!("{url}?ca_file=absent")]), 78, "cannot read certificates");
+}
+
+/// Sessions of a pooler are somebody else's next: nothing of ours may stay in them.
+#[test]
+fn behind_a_pooler_nothing_is_left_in_its_sessions() {
+    let (place, server) = (Place::new(), PostgresServer::new());
+    server.sql("CREATE SCHEMA mine");
+    let bouncer = PgBouncer::new(&server, 1);
+    let url = format!("{}?schema=mine", bouncer.url());
+    assert_eq!(ends(&place, &["fence", "install", &url]).code, Some(0));
+    server.sql("SELECT mine.lockkeeper_fence('x', 1)");
+    let status = ends(&place, &["fence", "status", &url]);
+    assert!(status.code == Some(0) && status.stdout.contains('x'), "{status:?}");
+    assert_eq!(ends(&place, &["fence", "reset", "--all", &url]).code, Some(0));
+    let ask = "SELECT current_schema(), current_setting('lock_timeout')";
+    let next = Proc::start(Command::new("psql").arg(bouncer.url()).args(["-qXAt", "-c", ask])).wait();
+    assert_eq!(next.stdout.trim(), "public|0", "{next:?}");
+}
+
+/// Four at the same time, as when all instances of an application start.
+#[test]
+fn several_may_install_at_once() {
+    let place = Place::new();
+    let (postgres, mariadb) = (PostgresServer::new(), MariaDbServer::new());
+    rusqlite::Connection::open(place.dir.join("app.db")).unwrap().execute_batch("CREATE TABLE mine (x)").unwrap();
+    for url in [postgres.url(), mariadb.url(), "sqlite:app.db".to_owned()] {
+        for round in 0..3 {
+            if round > 0 && url.starts_with("mysql") {
+                mariadb.sql("DROP VIEW lockkeeper_fence_version");
+            }
+            let started: Vec<_> = (0..4).map(|_| Proc::start(&mut place.bare(&["fence", "install", &url]))).collect();
+            for ended in started.into_iter().map(Proc::wait) {
+                assert_eq!(ended.code, Some(0), "{url}: {ended:?}");
+            }
+        }
+    }
+    postgres.sql("SELECT lockkeeper_fence('x', 1)");
+    mariadb.sql("CALL lockkeeper_fence('x', 1, NULL, NULL)");
+}
+
+/// A reset that waited in vain says so, and must not be done later, when nobody expects it any more.
+#[test]
+fn a_reset_that_was_given_up_is_not_done_later() {
+    let place = Place::new();
+    let (postgres, mariadb) = (PostgresServer::new(), MariaDbServer::new());
+    let urls = [postgres.url(), mariadb.url()];
+    for url in &urls {
+        assert_eq!(ends(&place, &["fence", "install", url]).code, Some(0));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (one, mut two) = runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(&urls[0], tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        for text in ["SELECT lockkeeper_fence('x', 33)", "BEGIN", "SELECT lockkeeper_fence('x', 34)"] {
+            client.batch_execute(text).await.unwrap();
+        }
+        let mut connection = mysql_async::Conn::from_url(&urls[1]).await.unwrap();
+        for text in
+            ["CALL lockkeeper_fence('x', 33, NULL, NULL)", "BEGIN", "CALL lockkeeper_fence('x', 34, NULL, NULL)"]
+        {
+            connection.query_drop(text).await.unwrap();
+        }
+        (client, connection)
+    });
+    let resets = urls.map(|url| Proc::start(&mut place.bare(&["fence", "reset", "--resource", "x", &url])));
+    for ended in resets.map(Proc::wait) {
+        one_sentence(&ended, 69, "nothing was changed");
+    }
+    runtime.block_on(async {
+        one.batch_execute("COMMIT").await.unwrap();
+        two.query_drop("COMMIT").await.unwrap();
+    });
+    let ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lockkeeper'";
+    testkit::eventually(testkit::SOON, "nobody is left in PostgreSQL", || postgres.sql(ours) == "0");
+    let theirs = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'DELETE%'";
+    testkit::eventually(testkit::SOON, "nobody is left in MariaDB", || mariadb.sql(theirs) == "0");
+    assert_eq!(postgres.sql("SELECT token FROM lockkeeper_fences"), "34");
+    assert_eq!(mariadb.sql("SELECT token FROM lockkeeper_fences"), "34");
 }

@@ -49,6 +49,7 @@ pub mod name;
 pub mod optimistic;
 mod record;
 pub mod register;
+mod slots;
 pub mod store;
 pub mod stores;
 #[cfg(feature = "testing")]

@@ -32,13 +32,19 @@ impl Pass {
     /// `InvalidConfig` when the fence belongs to another lock: tokens of different locks do not compare.
     pub fn clears(&self, key: &LockName, seen: Option<&Pass>) -> Result<bool> {
         let Some(seen) = seen else { return Ok(true) };
-        if seen.lock != self.lock {
-            return Err(Error::invalid_config(format!(
-                "'{key}' is guarded by lock '{}', so a token of lock '{}' means nothing there",
-                seen.lock, self.lock
-            )));
-        }
+        seen.compares(key, &self.lock)?;
         Ok(self.token > seen.token || (self.token == seen.token && self.holder == seen.holder))
+    }
+
+    /// Refuses tokens of a lock other than the one that guards `key` so far.
+    pub(crate) fn compares(&self, key: &LockName, lock: &LockName) -> Result<()> {
+        if self.lock == *lock {
+            return Ok(());
+        }
+        Err(Error::invalid_config(format!(
+            "'{key}' is guarded by lock '{}', so a token of lock '{lock}' means nothing there",
+            self.lock
+        )))
     }
 }
 

@@ -183,16 +183,52 @@ async fn a_holder_that_says_nothing_is_ended_by_the_server() {
     assert_eq!(server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "1");
 }
 
+/// Makes a server say that it is PostgreSQL 13, which does not end idle sessions: then nobody asks it to.
+fn pretend_older(server: &PostgresServer) {
+    server.sql(
+        "CREATE SCHEMA older; CREATE FUNCTION older.current_setting(text) RETURNS text LANGUAGE sql STABLE AS \
+         $$ SELECT CASE $1 WHEN 'server_version_num' THEN '130000' ELSE pg_catalog.current_setting($1) END $$; \
+         ALTER ROLE postgres SET search_path = older, pg_catalog",
+    );
+}
+
+/// What is left to an older server: it waits for a process that is stopped, as the page says.
+#[tokio::test]
+async fn an_older_server_waits_for_a_holder_that_says_nothing() {
+    let server = PostgresServer::new();
+    pretend_older(&server);
+    let (a, b) = (
+        AdvisoryStore::connect(&url(&server, "")).await.expect("connected"),
+        AdvisoryStore::connect(&url(&server, "")).await.expect("connected"),
+    );
+    let claim = |holder| {
+        let (name, ttl) = (LockName::new("x").expect("a name"), Duration::from_millis(300));
+        Claim::new(name, HolderId::from_u128(holder), ttl, system_now(), Arc::default())
+    };
+    assert!(matches!(a.try_acquire(&[claim(1)]).await[..], [Ok(Attempt::Granted(_))]));
+    // Newer ones have ended it by now.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(matches!(b.try_acquire(&[claim(2)]).await[..], [Ok(Attempt::Held(_))]));
+}
+
 /// No FIN, no RST, nothing: either side must find out by itself, and the holder first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_packets_are_dropped_has_lost_before_anybody_else_is_let_in() {
-    let Some(network) = Network::own("a_holder_whose_packets_are_dropped_has_lost_before_anybody_else_is_let_in")
-    else {
-        return;
-    };
+    packets_are_dropped("a_holder_whose_packets_are_dropped_has_lost_before_anybody_else_is_let_in", |_| {}).await;
+}
+
+/// The same by TCP alone, as on servers that do not end idle sessions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_packets_are_dropped_is_found_out_by_an_older_server_too() {
+    packets_are_dropped("a_holder_whose_packets_are_dropped_is_found_out_by_an_older_server_too", pretend_older).await;
+}
+
+async fn packets_are_dropped(test: &str, prepare: fn(&PostgresServer)) {
+    let Some(network) = Network::own(test) else { return };
     // Longer than the silence after which the server would look for its peer by itself.
     let ttl = Duration::from_secs(15);
     let server = PostgresServer::new();
+    prepare(&server);
     // Unix sockets have no packets that could be dropped.
     let socket = server.dir().path().display().to_string().replace('/', "%2F");
     let near = format!("postgres://postgres@{socket}:{}/postgres?mode=advisory", server.port());
@@ -210,7 +246,6 @@ async fn a_holder_whose_packets_are_dropped_has_lost_before_anybody_else_is_let_
     held.lost().await;
     let lost = Instant::now();
     let (granted, guard) = waiting.await.expect("let in");
-    println!("lost after {:?}, the next holds after {:?}", lost - cut, granted - cut);
     assert!(lost <= granted, "for {:?} both believed that they held it", lost - granted.min(lost));
     assert!(lost - cut <= ttl, "a guard is lost at its deadline");
     assert!(granted - cut <= ttl + Duration::from_secs(15), "as promised: {:?}", granted - cut);

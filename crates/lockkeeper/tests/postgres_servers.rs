@@ -220,7 +220,7 @@ async fn full_connection_slots_are_named_and_those_who_are_in_go_on() {
     let server = PostgresServer::with(&["max_connections=8", "superuser_reserved_connections=3"]);
     server.sql("CREATE ROLE app LOGIN");
     drop(keeper(&server.url()).await);
-    server.sql(GRANTS);
+    server.sql(&grants());
     testkit::eventually(SOON, "the first keeper is gone", || server.sql(OURS) == "0");
     let url = server.url().replace("postgres@", "app@");
     let inside = keeper(&url).await;
@@ -252,9 +252,11 @@ async fn full_connection_slots_are_named_and_those_who_are_in_go_on() {
 }
 
 /// What the page says an application's role needs.
-const GRANTS: &str = "GRANT USAGE ON SCHEMA lockkeeper TO app;
-    GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockkeeper TO app;
-    GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkeeper TO app";
+fn grants() -> String {
+    let page = include_str!("../../../docs/stores/postgres.md");
+    let code = page.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next());
+    code.filter(|code| code.contains("GRANT USAGE ON SCHEMA lockkeeper TO app")).collect()
+}
 
 /// Connections that listen.
 const LISTENING: &str = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN lk_%'";
@@ -271,7 +273,7 @@ async fn a_role_needs_what_the_page_says_and_no_more() {
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("permission"), "{error}");
     // Functions are everybody's by default; where they are not, the grant is needed.
     server.sql("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkeeper FROM PUBLIC");
-    server.sql(GRANTS);
+    server.sql(&grants());
     let app = keeper(&url).await;
     hands_over(&app, &keeper(&url).await, "x").await;
     let guard = taken(&app, "y").await;
@@ -288,81 +290,6 @@ async fn a_role_needs_what_the_page_says_and_no_more() {
     server.sql("REVOKE UPDATE ON lockkeeper.lock FROM app");
     let error = refusal(&app, "z").await;
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("permission"), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_somebody_keeps_locked_holds_up_nobody_else_and_no_connections() {
-    let server = PostgresServer::new();
-    let keeper = Keeper::builder(server.url()).ttl(Duration::from_secs(30)).connect().await.expect("connected");
-    drop(taken(&keeper, "x").await);
-    let script = format!(
-        "exec psql '{}' -qXAt -c \"BEGIN; SELECT FROM lockkeeper.lock WHERE name = 'x' FOR UPDATE; SELECT pg_sleep(600)\"",
-        server.url()
-    );
-    let _operator = Proc::start(std::process::Command::new("sh").args(["-c", &script]));
-    let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
-    testkit::eventually(SOON, "the row is locked", || server.sql(asleep) == "1");
-    let stuck = tokio::spawn({
-        let keeper = keeper.clone();
-        async move { refusal(&keeper, "x").await }
-    });
-    // Others go on meanwhile, on the other connection.
-    for _ in 0..20 {
-        taken(&keeper, "y").await.release().await.expect("released");
-    }
-    assert!(!stuck.is_finished(), "it was waiting all the time");
-    let error = stuck.await.expect("answered");
-    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("locked"), "{error}");
-    for _ in 0..2 {
-        assert_eq!(refusal(&keeper, "x").await.kind(), ErrorKind::Unavailable);
-    }
-    // Those in use, and a few that were given up and whose wait has not ended yet.
-    let connections: u32 = server.sql(OURS).parse().expect("a number");
-    assert!(connections <= 10, "{connections}");
-    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'");
-    drop(taken(&keeper, "x").await);
-}
-
-/// The same of ShedLock's table, which others write to in transactions of their own.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_of_shedlock_that_somebody_keeps_locked_holds_up_nobody_else() {
-    let server = PostgresServer::new();
-    let url = format!("{}?layout=shedlock", server.url());
-    let keeper = Keeper::builder(&url).ttl(Duration::from_secs(30)).connect().await.expect("connected");
-    drop(taken(&keeper, "x").await);
-    let script = format!(
-        "exec psql '{}' -qXAt -c \"BEGIN; SELECT FROM shedlock WHERE name = 'x' FOR UPDATE; SELECT pg_sleep(600)\"",
-        server.url()
-    );
-    let _operator = Proc::start(std::process::Command::new("sh").args(["-c", &script]));
-    let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
-    testkit::eventually(SOON, "the row is locked", || server.sql(asleep) == "1");
-    let stuck: Vec<_> = (0..3)
-        .map(|_| {
-            let url = url.clone();
-            tokio::spawn(async move {
-                let keeper = Keeper::builder(&url).ttl(Duration::from_secs(30)).connect().await.expect("connected");
-                let error = refusal(&keeper, "x").await;
-                // The connections that waited are as good as new.
-                taken(&keeper, "y").await.release().await.expect("released");
-                error
-            })
-        })
-        .collect();
-    let mut named = 0;
-    for one in stuck {
-        let error = one.await.expect("answered");
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        named += usize::from(error.to_string().contains("locked"));
-    }
-    // Whoever stood behind another waited twice, and may have been given up first.
-    assert!(named > 0, "the first in line is told why");
-    // Releases are tried again and again, but none of them waits for ever.
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
-        AND query_start < clock_timestamp() - interval '20 seconds'";
-    assert_eq!(server.sql(waiting), "0");
-    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'");
-    drop(taken(&keeper, "x").await);
 }
 
 #[tokio::test]

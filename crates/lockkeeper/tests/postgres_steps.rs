@@ -5,6 +5,7 @@
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim, Release, Renewal};
 use lockkeeper::stores::postgres::PostgresStore;
+use lockkeeper::stores::postgres::shedlock::ShedLockStore;
 use lockkeeper::{Guard, HolderId, Keeper, LockName, LossReason, Mode, State, Store};
 use std::slice::from_ref;
 use std::sync::{Arc, LazyLock};
@@ -232,6 +233,49 @@ async fn rows_that_nobody_uses_are_removed_and_tokens_still_rise() {
     server.sql(old);
     drop((held, shared));
     assert_eq!(server.sql("SELECT lockkeeper.clean(); SELECT count(*) FROM lockkeeper.lock").lines().last(), Some("3"));
+}
+
+#[tokio::test]
+async fn rows_beside_shedlock_that_nobody_uses_are_removed_and_tokens_still_rise() {
+    let server = PostgresServer::new();
+    let url = format!("{}?layout=shedlock", server.url());
+    let store = Arc::new(ShedLockStore::connect(&url).await.expect("connected"));
+    let keeper = Keeper::new(store.clone()).expect("a keeper");
+    let mut tokens = Vec::new();
+    for name in ["used", "future", "foreign", "no-row"] {
+        let guard = keeper.lock(name).ttl(LONG).acquire().await.expect("granted");
+        tokens.push(guard.token());
+        guard.release().await.expect("released");
+    }
+    let held = keeper.lock("held").ttl(LONG).acquire().await.expect("granted");
+    let old = |what: &str| format!("UPDATE lockkeeper.shed SET {what} = {what} - 2 * 86400000000::bigint");
+    server.sql(&old("used"));
+    server.sql(&format!("{} WHERE key <> 'future'", old("token")));
+    // Somebody is at one of them, in a transaction of their own; another was removed by hand.
+    server.sql("DELETE FROM shedlock WHERE name = 'no-row'");
+    server.sql("UPDATE shedlock SET locked_by = 'java' WHERE name = 'foreign'");
+    let (mut other, connection) =
+        tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.expect("the server listens");
+    tokio::spawn(connection);
+    let open = other.transaction().await.expect("begun");
+    open.batch_execute("SELECT FROM shedlock WHERE name = 'foreign' FOR UPDATE").await.expect("locked");
+    server.sql(
+        "INSERT INTO lockkeeper.shed_tomb VALUES ('\"shedlock\"', 'x', gen_random_uuid(), 1, 'released'),
+            ('\"shedlock\"', 'y', gen_random_uuid(), 4000000000000000, 'released')",
+    );
+    assert!(!store.clean().await.expect("removed"), "nothing more to do");
+    let left = || server.sql("SELECT string_agg(key, ' ' ORDER BY key) FROM lockkeeper.shed");
+    // Of one the clock is not above the last token yet; one is held; one is in somebody's hands.
+    assert_eq!(left(), "foreign future held");
+    assert_eq!(server.sql("SELECT string_agg(key, ' ') FROM lockkeeper.shed_tomb"), "y");
+    assert_eq!(server.sql("SELECT count(*) FROM shedlock"), "4", "ShedLock's own rows stay");
+    open.commit().await.expect("ended");
+    assert!(!store.clean().await.expect("removed"));
+    assert_eq!(left(), "future held");
+    for (name, last) in ["used", "future", "foreign", "no-row"].into_iter().zip(tokens) {
+        assert!(keeper.lock(name).acquire().await.expect("granted").token() > last, "{name}");
+    }
+    held.release().await.expect("held all the time");
 }
 
 const TTL: Duration = Duration::from_secs(3);

@@ -7,13 +7,17 @@ use lockkeeper::transaction::postgres::{
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::Duration;
-use testkit::PostgresServer;
-use tokio_postgres::{Client, NoTls};
+use testkit::{PgBouncer, PostgresServer};
+use tokio_postgres::{Client, IsolationLevel, NoTls};
 
 static SERVER: LazyLock<&'static PostgresServer> = LazyLock::new(|| PostgresServer::new().share());
 
 async fn client() -> Client {
-    let (client, connection) = tokio_postgres::connect(&SERVER.url(), NoTls).await.expect("connected");
+    client_of(&SERVER.url()).await
+}
+
+async fn client_of(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connected");
     tokio::spawn(connection);
     client
 }
@@ -23,6 +27,10 @@ async fn one_transaction_has_the_lock_until_it_ends() {
     let (mut a, mut b) = (client().await, client().await);
     for (rule, name) in
         [(KeyRule::Native, "x"), (KeyRule::Madelson, "x"), (KeyRule::Raw, "-7,-8"), (KeyRule::Sqlx, "x")]
+            .into_iter()
+            // The ends of both spaces, where SQL reads the digits without their sign as a larger type.
+            .chain(["-9223372036854775808", "9223372036854775807"].map(|key| (KeyRule::Raw, key)))
+            .chain(["-2147483648,-2147483648", "2147483647,-2147483648"].map(|key| (KeyRule::Raw, key)))
     {
         let key = rule.key(name).expect("a key");
         let first = a.transaction().await.expect("begun");
@@ -108,4 +116,63 @@ async fn every_row_of_a_list_is_claimed_once() {
     let left: i64 = setup.query_one("SELECT count(*) FROM jobs WHERE done IS NULL", &[]).await.expect("asked").get(0);
     let distinct: BTreeSet<i32> = done.iter().copied().collect();
     assert_eq!((done.len(), done.len() + usize::try_from(left).expect("a count")), (distinct.len(), 200));
+}
+
+/// Through a pooler that gives each transaction another server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_of_it_works_behind_a_pooler_of_transactions() {
+    const NEXT: NextRow = NextRow::of("pooled_jobs").columns("id, kind").only("done IS NULL AND id >= $1").order("id");
+    let setup = client().await;
+    // A type that the driver has to ask for.
+    setup.batch_execute("CREATE TYPE sort AS ENUM ('a', 'b')").await.expect("made");
+    setup.batch_execute("CREATE TABLE pooled_jobs (id int PRIMARY KEY, kind sort, done int)").await.expect("made");
+    let rows = "INSERT INTO pooled_jobs SELECT i, 'a' FROM generate_series(1, 120) AS i";
+    setup.batch_execute(rows).await.expect("filled");
+    let bouncer = PgBouncer::new(&SERVER, 2);
+    let (url, key) = (bouncer.url(), KeyRule::Native.key("pooled").expect("a key"));
+    let mut workers = tokio::task::JoinSet::new();
+    for worker in 0..6 {
+        let url = url.clone();
+        workers.spawn(async move {
+            let (mut client, mut done) = (client_of(&url).await, 0);
+            loop {
+                let mut transaction = client.transaction().await.expect("begun");
+                assert!(lock_within(&mut transaction, key, Duration::from_secs(20)).await.expect("asked"));
+                assert!(try_lock(&transaction, key).await.expect("asked"), "its own");
+                let rows = claim_next(&transaction, &NEXT, &[&1]).await.expect("asked");
+                let Some(id) = rows.first().map(|row| row.get::<_, i32>(0)) else { break done };
+                let done_by = format!("UPDATE pooled_jobs SET done = {worker} WHERE id = {id}");
+                transaction.batch_execute(&done_by).await.expect("done");
+                transaction.commit().await.expect("committed");
+                done += 1;
+            }
+        });
+    }
+    assert_eq!(workers.join_all().await.iter().sum::<i32>(), 120);
+}
+
+/// Why the page says READ COMMITTED: elsewhere the view of the data is as old as the beginning of the wait.
+#[tokio::test]
+async fn a_wait_under_repeatable_read_ends_with_an_old_view() {
+    let (mut a, mut b, look) = (client().await, client().await, client().await);
+    a.batch_execute("CREATE TABLE seen (n int); INSERT INTO seen VALUES (1)").await.expect("made");
+    let key = KeyRule::Native.key("view").expect("a key");
+    for (level, sees) in [(IsolationLevel::ReadCommitted, 2), (IsolationLevel::RepeatableRead, 1)] {
+        a.batch_execute("UPDATE seen SET n = 1").await.expect("set back");
+        let first = a.transaction().await.expect("begun");
+        lock(&first, key).await.expect("free");
+        let second = b.build_transaction().isolation_level(level).start().await.expect("begun");
+        let (waited, ()) = tokio::join!(lock(&second, key), async {
+            let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+            while look.query_one(waits, &[]).await.expect("asked").get::<_, i64>(0) == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            first.batch_execute("UPDATE seen SET n = 2").await.expect("written");
+            first.commit().await.expect("committed");
+        });
+        waited.expect("granted");
+        let row = second.query_one("SELECT n FROM seen", &[]).await.expect("read");
+        assert_eq!(row.get::<_, i32>(0), sees, "{level:?}");
+        second.rollback().await.expect("rolled back");
+    }
 }

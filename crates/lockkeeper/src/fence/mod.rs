@@ -28,6 +28,36 @@ use std::sync::{Mutex, PoisonError};
 /// The layout that this version installs in databases.
 pub const LAYOUT: i64 = 1;
 
+/// Whether a fence's refusal of a stale token is what an error comes from, however deep: an error of kind `Stale`, a
+/// [`FenceError`], or the error of a driver whose feature is on, if the entry was made by the plain text. Roll back and stop.
+///
+/// ```
+/// # use lockkeeper::{Error, ErrorKind};
+/// let error = Error::new(ErrorKind::Stale, "a later holder was here");
+/// let wrapped = Error::unavailable("the order was not settled").with_source(error);
+/// assert!(lockkeeper::fence::is_stale(&wrapped));
+/// ```
+///
+/// With anyhow: `is_stale(error.as_ref())`. For drivers without a feature, each database's module has the same by code.
+pub fn is_stale(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(|error| {
+        let ours = error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Stale);
+        ours || OF_DRIVERS.iter().any(|says_stale| says_stale(error))
+    })
+}
+
+/// The drivers' own errors, and those of their `enter`.
+const OF_DRIVERS: &[fn(&(dyn std::error::Error + 'static)) -> bool] = &[
+    #[cfg(feature = "fence-tokio-postgres-0_7")]
+    postgres::says_stale,
+    #[cfg(feature = "fence-mysql_async-0_37")]
+    mysql::says_stale,
+    #[cfg(feature = "fence-rusqlite-0_41")]
+    sqlite::says_stale,
+    #[cfg(feature = "fence-redis-1")]
+    redis::says_stale,
+];
+
 /// A resource in this process that only the latest holder may touch.
 ///
 /// [`enter`](Self::enter) before the first read: it raises the fence, so that an older holder's late write cannot slip
@@ -77,7 +107,7 @@ impl<T> Fence<T> {
     /// Reads the value under a Shared lock: passes unless a later Exclusive holder has entered; never raises the fence.
     ///
     /// # Errors
-    /// `Stale` as above; `Unsupported` for permits, whose tokens order nothing.
+    /// As above; `Unsupported` for permits, whose tokens order nothing.
     pub fn enter_shared<R>(&self, lease: &Lease, act: impl FnOnce(&T) -> R) -> Result<R> {
         if matches!(lease.mode(), Mode::Permit { .. }) {
             return Err(
@@ -85,6 +115,9 @@ impl<T> Fence<T> {
             );
         }
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seen) = &inner.0 {
+            seen.compares(&self.name, lease.name())?;
+        }
         if inner.0.as_ref().is_some_and(|seen| seen.token > lease.token()) {
             return Err(self.stale(lease.token(), inner.0.as_ref()));
         }

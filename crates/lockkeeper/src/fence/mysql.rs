@@ -27,12 +27,17 @@ pub const ENTER_SHARED_SQL: &str = "CALL lockkeeper_fence_shared(?, ?, ?)";
 /// Every fence, or the one of a resource (given twice): resource, token, store, and when it was last entered.
 pub const STATUS_SQL: &str = "SELECT CONVERT(resource USING utf8mb4), token, store, \
     DATE_FORMAT(CONVERT_TZ(entered_at, @@session.time_zone, '+00:00'), '%Y-%m-%dT%H:%i:%s.%fZ') \
-    FROM lockkeeper_fences WHERE ? IS NULL OR resource = ? ORDER BY resource";
+    FROM lockkeeper_fences WHERE ? IS NULL OR resource = CONVERT(? USING utf8mb4) ORDER BY resource";
 
-/// Forgets what was seen of a resource (given twice), or of all if it is NULL: only while nobody is at work on it.
-pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE ? IS NULL OR resource = ?";
+/// Forgets what was seen of a resource: only while nobody is at work on it.
+pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE resource = CONVERT(? USING utf8mb4)";
 
-/// The statements of [`INSTALL_SQL`], one by one, for a driver.
+/// Forgets what was seen of all: only while nobody is at work on any. A statement of its own, since a condition for both
+/// would lock every row for the sake of one.
+pub const RESET_ALL_SQL: &str = "DELETE FROM lockkeeper_fences";
+
+/// The statements of [`INSTALL_SQL`], one by one, for a driver. When two do this at once, one of them may get error 1304,
+/// because the other has just made a procedure: run them all again.
 pub fn install_statements() -> impl Iterator<Item = &'static str> {
     let script = INSTALL_SQL.split_once("DELIMITER //").map_or("", |(_, script)| script);
     let script = script.split_once("DELIMITER ;").map_or(script, |(script, _)| script);
@@ -88,6 +93,14 @@ pub async fn enter(
         },
         Err(error) => Err(FenceError::Driver(error)),
     }
+}
+
+#[cfg(feature = "fence-mysql_async-0_37")]
+pub(super) fn says_stale(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<FenceError<mysql_async::Error>>().is_some_and(FenceError::is_stale)
+        || error
+            .downcast_ref::<mysql_async::Error>()
+            .is_some_and(|error| matches!(error, mysql_async::Error::Server(server) if is_stale(&server.state)))
 }
 
 #[cfg(test)]

@@ -76,3 +76,11 @@ pub async fn enter(
         None => Err(FenceError::Driver(error)),
     }
 }
+
+#[cfg(feature = "fence-tokio-postgres-0_7")]
+pub(super) fn says_stale(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<FenceError<tokio_postgres::Error>>().is_some_and(FenceError::is_stale)
+        || error
+            .downcast_ref::<tokio_postgres::Error>()
+            .is_some_and(|error| error.code().is_some_and(|code| is_stale(code.code())))
+}

@@ -1,7 +1,7 @@
 //! The fence of a plain string in Redis or Valkey: check and write in one script.
 //!
 //! The value is your own key, readable by everybody; its fence is a hash beside it ([`fence_key`]) that is kept 25 hours
-//! after its last use. Enter before the first read, then write with the same entrant:
+//! after the last Exclusive entry or write. Enter before the first read, then write with the same entrant:
 //!
 //! | | `EVAL` [`SCRIPT`] `2 KEY FENCE_KEY …` | answers |
 //! |---|---|---|
@@ -14,22 +14,19 @@
 use super::Refusal;
 #[cfg(feature = "fence-redis-1")]
 use super::{Entrant, FenceError};
+use crate::slots::companion;
 use std::time::Duration;
 
 /// The script.
 pub const SCRIPT: &str = include_str!("redis.lua");
 
-/// How long a fence is kept after its last use: a day, and an hour for clocks that differ.
+/// How long a fence is kept after the last Exclusive entry or write: a day, and an hour for clocks that differ.
 pub const LIFE: Duration = Duration::from_secs(25 * 3600);
 
-/// The key of a value's fence, in the same slot of a Cluster.
+/// The key of a value's fence, in the same slot of a Cluster: `lk:d:{KEY}`; for a key with a hash tag, `lk:d/KEY`; for
+/// one with a `}` but no tag, `lk:d!{N}KEY`, N the lowest number with its slot.
 pub fn fence_key(key: &[u8]) -> Vec<u8> {
-    let tag = key.iter().position(|b| *b == b'{').map(|at| &key[at + 1..]);
-    match tag.and_then(|rest| rest.iter().position(|b| *b == b'}')) {
-        // It has a hash tag of its own.
-        Some(1..) => [b"lk:d/", key].concat(),
-        _ => [b"lk:d:{", key, b"}"].concat(),
-    }
+    companion(b'd', key)
 }
 
 /// Why the fence refused, by the first word of an error; `None` for the server's own errors.
@@ -115,14 +112,24 @@ fn map_err(error: redis::RedisError) -> FenceError<redis::RedisError> {
     }
 }
 
+#[cfg(feature = "fence-redis-1")]
+pub(super) fn says_stale(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<FenceError<redis::RedisError>>().is_some_and(FenceError::is_stale)
+        || error.downcast_ref::<redis::RedisError>().is_some_and(|error| error.code().is_some_and(is_stale))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slots::{SLOTS, crc16, tag};
 
     #[test]
     fn a_fence_is_in_the_slot_of_its_value() {
         assert_eq!(fence_key(b"stock"), b"lk:d:{stock}");
         assert_eq!(fence_key(b"shop{7}stock"), b"lk:d/shop{7}stock");
-        assert_eq!(fence_key(b"odd{}"), b"lk:d:{odd{}}");
+        let slot = |key: &[u8]| crc16(tag(key).unwrap_or(key)) % SLOTS;
+        for key in [&b"stock"[..], b"shop{7}stock", b"odd{}", b"a}b", b"}", b"a}{b}", b"{", b"{}{x}"] {
+            assert_eq!(slot(&fence_key(key)), slot(key), "{}", key.escape_ascii());
+        }
     }
 }

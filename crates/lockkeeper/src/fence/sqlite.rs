@@ -68,3 +68,11 @@ pub fn enter(
         Err(error) => Err(FenceError::Driver(error)),
     }
 }
+
+#[cfg(feature = "fence-rusqlite-0_41")]
+pub(super) fn says_stale(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<FenceError<rusqlite::Error>>().is_some_and(FenceError::is_stale)
+        || error
+            .downcast_ref::<rusqlite::Error>()
+            .is_some_and(|error| matches!(error, rusqlite::Error::SqliteFailure(_, Some(message)) if is_stale(message)))
+}

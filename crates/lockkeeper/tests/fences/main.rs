@@ -6,6 +6,8 @@ mod installed;
 mod interleavings;
 mod isolation;
 mod mariadb;
+mod misuse;
+mod page;
 mod postgres;
 mod redis;
 mod rules;
@@ -111,6 +113,16 @@ macro_rules! suite {
             #[test]
             fn holders_at_the_same_time_lose_nothing() {
                 crate::interleavings::at_once(&$database);
+            }
+
+            #[test]
+            fn first_entries_in_one_moment_lose_nothing() {
+                crate::misuse::first_entries(&$database);
+            }
+
+            #[test]
+            fn what_is_rolled_back_or_refused_changes_nothing() {
+                crate::misuse::rolled_back(&$database);
             }
 
             #[test]

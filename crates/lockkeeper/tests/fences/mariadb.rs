@@ -265,7 +265,14 @@ fn status_reset_and_rights() {
         let rows: Vec<Row> = root.exec(fence::STATUS_SQL, (&resource, &resource)).await.unwrap();
         assert_eq!((rows.len(), rows[0].1, rows[0].2.as_deref()), (1, 1_763_166_000_123_456, Some("redis")));
         assert!(rows[0].3.as_ref().is_some_and(|when| when.starts_with("20") && when.ends_with('Z')), "{rows:?}");
-        root.exec_drop(fence::RESET_SQL, (&resource, &resource)).await.unwrap();
+        // Somebody is inside another fence meanwhile.
+        let mut other = Conn::from_url(server.url()).await.unwrap();
+        let mut open = other.start_transaction(TxOpts::new()).await.unwrap();
+        fence::enter(&mut open, &fresh("inside"), &entrant(1)).await.unwrap();
+        root.query_drop("SET innodb_lock_wait_timeout = 20").await.unwrap();
+        root.exec_drop(fence::RESET_SQL, (&resource,)).await.unwrap();
+        assert_eq!(root.affected_rows(), 1);
+        open.rollback().await.unwrap();
         app.exec_drop(enter, (&resource, 42, None::<&str>, "etcd")).await.unwrap();
     });
 }

@@ -5,7 +5,7 @@ use lockkeeper::fence::redis as fence;
 use lockkeeper::fence::{Entrant, FenceError, Refusal};
 use lockkeeper::{HolderId, Token};
 use std::time::Duration;
-use testkit::RedisServer;
+use testkit::{RedisCluster, RedisServer};
 
 #[test]
 fn a_late_write_is_refused_and_the_value_is_a_plain_string() {
@@ -41,4 +41,23 @@ fn a_late_write_is_refused_and_the_value_is_a_plain_string() {
     let life: i64 = server.cli(&["PTTL", "lk:d:{stock}"]).parse().unwrap();
     assert!(life > 24 * 3600 * 1000, "{life}");
     assert!(server.cli(&["TTL", "stock"]).parse::<i64>().unwrap() <= 60);
+}
+
+/// A script may touch keys of one slot only: whatever braces a key has, its fence is beside it.
+#[test]
+fn in_a_cluster_a_fence_is_where_its_value_is() {
+    let cluster = RedisCluster::new(0);
+    for key in ["stock", "shop{7}stock", "odd{}", "a}b", "}", "a}{b}", "{", "{}{x}"] {
+        let entered = cluster.nodes.iter().find_map(|node| {
+            RUNTIME.block_on(async {
+                let client = redis::Client::open(node.url()).unwrap();
+                let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+                match fence::enter(&mut connection, key, &Entrant::exclusive(Token::new(33).unwrap())).await {
+                    Err(FenceError::Driver(error)) if error.code() == Some("MOVED") => None,
+                    other => Some(other),
+                }
+            })
+        });
+        assert!(matches!(entered, Some(Ok(None))), "{key}: {entered:?}");
+    }
 }

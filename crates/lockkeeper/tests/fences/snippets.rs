@@ -37,7 +37,7 @@ fn total(url: &str) -> i64 {
 }
 
 /// A piece of code from the page: the one in a language that mentions a word.
-fn code(language: &str, word: &str) -> String {
+pub(crate) fn code(language: &str, word: &str) -> String {
     let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fencing.md")).unwrap();
     let opening = format!("```{language}\n");
     let pieces = page.split(&opening).skip(1).filter_map(|rest| rest.split("```").next());

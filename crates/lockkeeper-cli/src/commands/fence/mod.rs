@@ -21,6 +21,10 @@ use url::{Kind, Place};
 /// How long one question may take. Waiting for a lock of the database is part of it.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// How long a database waits for a lock of its own before it gives up: less than we wait for it, so that nothing is done
+/// after we have said that it was not.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
 /// One fence.
 #[derive(Debug)]
 struct Row {
@@ -198,6 +202,11 @@ fn refuse_newer(place: &Place, found: Option<i64>) -> Result<(), Failure> {
 
 fn failure(kind: ErrorKind, text: impl Into<String>) -> Failure {
     Failure::from(Error::new(kind, text))
+}
+
+/// What a lock that did not come in time means.
+fn inside() -> String {
+    "somebody inside a fence has not finished within 10s; nothing was changed".to_owned()
 }
 
 /// A server that says nothing is not waited for.

@@ -1,7 +1,7 @@
 //! MySQL and MariaDB.
 
 use super::url::Place;
-use super::{Row, failure, tls};
+use super::{LOCK_PATIENCE, Row, failure, inside, tls};
 use crate::exit::Failure;
 use lockkeeper::ErrorKind;
 use lockkeeper::fence::mysql as fence;
@@ -38,7 +38,12 @@ impl Base {
             let roots = tls::authorities(place)?.into_iter().map(|c| c.to_vec().into()).collect();
             options = options.ssl_opts(SslOpts::default().with_root_certs(roots).with_disable_built_in_roots(true));
         }
-        let connection = Conn::new(options).await.map_err(|e| map_err(&place.shown, &e))?;
+        let failed = |e: Error| map_err(&place.shown, &e);
+        let mut connection = Conn::new(options).await.map_err(failed)?;
+        // A statement that we no longer wait for must not be done later.
+        let patience = LOCK_PATIENCE.as_secs();
+        let set = format!("SET innodb_lock_wait_timeout = {patience}, lock_wait_timeout = {patience}");
+        connection.query_drop(set).await.map_err(failed)?;
         Ok(Self { connection, shown: place.shown.clone() })
     }
 
@@ -52,8 +57,20 @@ impl Base {
     }
 
     pub(super) async fn install(&mut self) -> Result<(), Failure> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.install_once().await {
+                // Somebody else has just made a procedure that we were about to make.
+                Err(Error::Server(e)) if e.code == 1304 && tries < 10 => {}
+                done => return done.map_err(|e| self.failed(&e)),
+            }
+        }
+    }
+
+    async fn install_once(&mut self) -> Result<(), Error> {
         for statement in fence::install_statements() {
-            self.connection.query_drop(statement).await.map_err(|e| map_err(&self.shown, &e))?;
+            self.connection.query_drop(statement).await?;
         }
         Ok(())
     }
@@ -67,7 +84,10 @@ impl Base {
     }
 
     pub(super) async fn reset(&mut self, resource: Option<&str>) -> Result<u64, Failure> {
-        let done = self.connection.exec_drop(fence::RESET_SQL, (resource, resource)).await;
+        let done = match resource {
+            Some(resource) => self.connection.exec_drop(fence::RESET_SQL, (resource,)).await,
+            None => self.connection.query_drop(fence::RESET_ALL_SQL).await,
+        };
         done.map_err(|e| self.failed(&e))?;
         Ok(self.connection.affected_rows())
     }
@@ -90,7 +110,7 @@ fn map_err(shown: &str, error: &Error) -> Failure {
                 1040 | 1053 | 1290 | 1205 | 1213 | 3101 => ErrorKind::Unavailable,
                 _ => ErrorKind::Unexpected,
             };
-            (kind, e.message.clone())
+            (kind, if e.code == 1205 { inside() } else { e.message.clone() })
         }
         Error::Io(e) => (ErrorKind::Unavailable, e.to_string()),
         Error::Driver(e) => (ErrorKind::Unavailable, e.to_string()),

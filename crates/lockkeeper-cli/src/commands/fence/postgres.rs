@@ -1,18 +1,20 @@
 //! PostgreSQL.
 
 use super::url::Place;
-use super::{Row, failure, tls};
+use super::{LOCK_PATIENCE, Row, failure, inside, tls};
 use crate::exit::Failure;
 use lockkeeper::ErrorKind;
 use lockkeeper::fence::postgres as fence;
 use lockkeeper::name::escape;
 use std::path::PathBuf;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Config, Error, NoTls};
 
 pub(super) struct Base {
     client: Client,
     shown: String,
+    settings: String,
 }
 
 impl Base {
@@ -46,33 +48,49 @@ impl Base {
             tokio::spawn(connection);
             client
         };
-        let base = Self { client, shown };
+        // Of each transaction, not of the session: that may be a pooler's, and somebody else's next.
+        let mut settings = format!("SET LOCAL lock_timeout = '{}s'", LOCK_PATIENCE.as_secs());
         if let Some(schema) = &place.schema {
-            let path = "SELECT set_config('search_path', quote_ident($1), false)";
-            base.client.query(path, &[schema]).await.map_err(|e| base.failed(&e))?;
+            settings += &format!("; SET LOCAL search_path = \"{}\"", schema.replace('"', "\"\""));
         }
-        let schema = base.client.query_one("SELECT current_schema()::text", &[]).await.map_err(|e| base.failed(&e))?;
-        if schema.get::<_, Option<String>>(0).is_none() {
+        let mut base = Self { client, shown, settings };
+        let rows = base.ask("SELECT current_schema()::text", &[]).await.map_err(|e| base.failed(&e))?;
+        if rows.first().and_then(|row| row.get::<_, Option<String>>(0)).is_none() {
             let which = place.schema.as_ref().map_or_else(String::new, |s| format!(" '{}'", escape(s.as_bytes())));
             return Err(Failure::config(format!("{} has no such schema{which}; create it first", base.shown)));
         }
         Ok(base)
     }
 
-    pub(super) async fn layout(&self) -> Result<Option<i64>, Failure> {
-        match self.client.query_opt(fence::VERSION_SQL, &[]).await {
-            Ok(row) => Ok(row.and_then(|row| row.try_get::<_, i32>(0).ok()).map(i64::from)),
+    /// Asks in a transaction of its own.
+    async fn ask(
+        &mut self,
+        text: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<tokio_postgres::Row>, Error> {
+        let transaction = self.client.transaction().await?;
+        transaction.batch_execute(&self.settings).await?;
+        let rows = transaction.query_typed(text, params).await?;
+        transaction.commit().await?;
+        Ok(rows)
+    }
+
+    pub(super) async fn layout(&mut self) -> Result<Option<i64>, Failure> {
+        match self.ask(fence::VERSION_SQL, &[]).await {
+            Ok(rows) => Ok(rows.first().and_then(|row| row.try_get::<_, i32>(0).ok()).map(i64::from)),
             Err(e) if e.code().is_some_and(|code| code.code() == "42P01") => Ok(None),
             Err(e) => Err(self.failed(&e)),
         }
     }
 
     pub(super) async fn install(&self) -> Result<(), Failure> {
-        self.client.batch_execute(fence::INSTALL_SQL).await.map_err(|e| self.failed(&e))
+        // The text begins a transaction too, which then is this one.
+        let text = format!("BEGIN; {}; {}", self.settings, fence::INSTALL_SQL);
+        self.client.batch_execute(&text).await.map_err(|e| self.failed(&e))
     }
 
-    pub(super) async fn status(&self, resource: Option<&str>) -> Result<Vec<Row>, Failure> {
-        let rows = self.client.query(fence::STATUS_SQL, &[&resource]).await.map_err(|e| self.failed(&e))?;
+    pub(super) async fn status(&mut self, resource: Option<&str>) -> Result<Vec<Row>, Failure> {
+        let rows = self.ask(fence::STATUS_SQL, &[(&resource, Type::TEXT)]).await.map_err(|e| self.failed(&e))?;
         let row = |row: &tokio_postgres::Row| {
             Ok(Row {
                 resource: row.try_get(0)?,
@@ -84,8 +102,11 @@ impl Base {
         rows.iter().map(row).collect::<Result<_, _>>().map_err(|e| self.failed(&e))
     }
 
-    pub(super) async fn reset(&self, resource: Option<&str>) -> Result<u64, Failure> {
-        self.client.execute(fence::RESET_SQL, &[&resource]).await.map_err(|e| self.failed(&e))
+    pub(super) async fn reset(&mut self, resource: Option<&str>) -> Result<u64, Failure> {
+        let text = format!("WITH gone AS ({} RETURNING 1) SELECT count(*) FROM gone", fence::RESET_SQL);
+        let rows = self.ask(&text, &[(&resource, Type::TEXT)]).await.map_err(|e| self.failed(&e))?;
+        let count = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()).unwrap_or_default();
+        Ok(u64::try_from(count).unwrap_or_default())
     }
 
     fn failed(&self, error: &tokio_postgres::Error) -> Failure {
@@ -98,13 +119,14 @@ fn map_err(shown: &str, error: &tokio_postgres::Error) -> Failure {
     let kind = match code {
         "42501" => ErrorKind::Denied,
         "3D000" => ErrorKind::InvalidConfig,
-        "" => ErrorKind::Unavailable,
+        "" | "55P03" => ErrorKind::Unavailable,
         _ if code.starts_with("28") => ErrorKind::Denied,
         _ if ["08", "53", "57"].iter().any(|class| code.starts_with(class)) => ErrorKind::Unavailable,
         _ => ErrorKind::Unexpected,
     };
     // The driver says what it was doing; its source, what went wrong.
     let why = match (error.as_db_error(), std::error::Error::source(error)) {
+        (Some(_), _) if code == "55P03" => inside(),
         (Some(database), _) => database.message().to_owned(),
         (None, Some(source)) => source.to_string(),
         (None, None) => error.to_string(),

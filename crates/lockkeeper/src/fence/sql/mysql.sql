@@ -30,11 +30,21 @@ BEGIN
   ELSEIF p_token IS NULL OR p_token NOT BETWEEN 1 AND 9007199254740991 THEN
     SIGNAL SQLSTATE '45LK3' SET MESSAGE_TEXT = 'LK003 tokens are whole numbers from 1 to 9007199254740991';
   END IF;
-  -- Only locking reads in here: a plain SELECT would fix the snapshot of the whole transaction.
-  INSERT INTO lockkeeper_fences (resource, token) VALUES (p_resource, 0) ON DUPLICATE KEY UPDATE resource = p_resource;
+  -- Only locking reads in here: a plain SELECT would fix the snapshot of the whole transaction. Check and change are one
+  -- statement, so that without a transaction, too, a fence only rises. `token` comes last: the others are decided by it.
+  INSERT INTO lockkeeper_fences (resource, token, holder, store) VALUES (p_resource, p_token, p_holder, p_store)
+  ON DUPLICATE KEY UPDATE
+    store = IF((token < p_token OR (token = p_token AND holder <=> p_holder)) AND COALESCE(store = p_store, TRUE),
+      COALESCE(p_store, store), store),
+    entered_at = IF((token < p_token OR (token = p_token AND holder <=> p_holder)) AND COALESCE(store = p_store, TRUE),
+      CURRENT_TIMESTAMP(6), entered_at),
+    holder = IF(token < p_token AND COALESCE(store = p_store, TRUE), p_holder, holder),
+    token = IF(token < p_token AND COALESCE(store = p_store, TRUE), p_token, token);
   SELECT token, holder, store INTO seen_token, seen_holder, seen_store
     FROM lockkeeper_fences WHERE resource = p_resource FOR UPDATE;
-  IF seen_store <> p_store THEN
+  IF seen_token IS NULL THEN
+    SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'the fence was reset meanwhile';
+  ELSEIF seen_store <> p_store THEN
     SET said = CONCAT('LK002 the fence of ''', LEFT(p_resource, 40), ''' has seen store ''', LEFT(seen_store, 12),
       ''', not ''', LEFT(p_store, 12), ''': fence reset?');
     SIGNAL SQLSTATE '45LK2' SET MESSAGE_TEXT = said;
@@ -45,8 +55,6 @@ BEGIN
     SET said = CONCAT('LK001 token ', p_token, ' is stale: the fence of ''', LEFT(p_resource, 40), ''' has seen ', seen_token);
     SIGNAL SQLSTATE '45LK1' SET MESSAGE_TEXT = said;
   END IF;
-  UPDATE lockkeeper_fences SET token = p_token, holder = p_holder, store = COALESCE(p_store, seen_store),
-    entered_at = CURRENT_TIMESTAMP(6) WHERE resource = p_resource;
 END
 //
 
@@ -72,7 +80,9 @@ BEGIN
   INSERT IGNORE INTO lockkeeper_fences (resource, token, store) VALUES (p_resource, 0, p_store);
   SELECT token, store INTO seen_token, seen_store
     FROM lockkeeper_fences WHERE resource = p_resource LOCK IN SHARE MODE;
-  IF seen_store <> p_store THEN
+  IF seen_token IS NULL THEN
+    SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'the fence was reset meanwhile';
+  ELSEIF seen_store <> p_store THEN
     SET said = CONCAT('LK002 the fence of ''', LEFT(p_resource, 40), ''' has seen store ''', LEFT(seen_store, 12),
       ''', not ''', LEFT(p_store, 12), ''': fence reset?');
     SIGNAL SQLSTATE '45LK2' SET MESSAGE_TEXT = said;

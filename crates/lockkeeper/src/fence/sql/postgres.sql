@@ -1,6 +1,9 @@
 -- Lockkeeper's fence for PostgreSQL 11 and newer, layout 1. Run it in the schema it shall live in; again does no harm.
 BEGIN;
 
+-- One at a time: PostgreSQL's own IF NOT EXISTS fails when two make the same thing at once.
+DO $body$ BEGIN PERFORM pg_advisory_xact_lock(1282098789); END $body$;
+
 CREATE TABLE IF NOT EXISTS lockkeeper_fences (
   resource text PRIMARY KEY,
   token bigint NOT NULL,                                     -- the highest Exclusive token that entered; 0: none has

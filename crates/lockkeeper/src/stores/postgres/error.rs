@@ -4,8 +4,8 @@ use crate::error::{Error, ErrorKind};
 use std::error::Error as _;
 use tokio_postgres::error::SqlState;
 
-/// Raised by our functions when the isolation level is another.
-const ISOLATION: &str = "LK001";
+/// Raised by our functions when the isolation level is another. Codes below it are those of fences.
+const ISOLATION: &str = "LK010";
 
 /// What an error of the driver means; the sentence never holds a secret.
 pub(super) fn map_err(error: tokio_postgres::Error) -> Error {
@@ -95,6 +95,12 @@ pub(super) fn is_fatal(error: &tokio_postgres::Error) -> bool {
     }
 }
 
+/// Whether somebody keeps a row locked for longer than we wait.
+pub(super) fn is_locked(error: &Error) -> bool {
+    let driver = error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
+    driver.and_then(tokio_postgres::Error::code) == Some(&SqlState::LOCK_NOT_AVAILABLE)
+}
+
 /// Whether a pooler must stand between: a statement that was prepared is not there, or was there before.
 pub(super) fn is_pooling(error: &tokio_postgres::Error) -> bool {
     matches!(error.code().map(SqlState::code), Some("26000" | "42P05"))
@@ -118,7 +124,7 @@ mod tests {
             ("40P01", "deadlock detected", ErrorKind::Unavailable),
             ("53100", "could not extend file", ErrorKind::Unavailable),
             ("42P01", "", ErrorKind::Foreign),
-            ("LK001", "", ErrorKind::InvalidConfig),
+            ("LK010", "", ErrorKind::InvalidConfig),
             ("08P01", "no such database: x", ErrorKind::InvalidConfig),
             ("08P01", "SASL authentication failed", ErrorKind::Denied),
             ("08P01", "query_wait_timeout", ErrorKind::Unavailable),

@@ -36,7 +36,7 @@ const LOOKS: u32 = 5;
 const LOOK_EVERY: Duration = Duration::from_millis(3);
 
 /// How often rows that nobody uses are removed, by one keeper of all.
-const CLEAN_EVERY: Duration = Duration::from_secs(600);
+pub(super) const CLEAN_EVERY: Duration = Duration::from_secs(600);
 
 /// What `next_event` reads.
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 use super::connect::{Line, Links, current};
 use super::quick::Busy;
 use super::statements::{self, Op};
+use super::stuck::Stuck;
 use super::values::{Answer, odd};
 use crate::error::{Error, Result};
 use crate::store::Claim;
@@ -31,6 +32,7 @@ struct Shared {
     links: Links,
     keeper: HolderId,
     busy: Busy,
+    stuck: Stuck,
     lanes: Mutex<HashMap<Id, Arc<Lane>>>,
 }
 
@@ -75,8 +77,8 @@ impl Lane {
 }
 
 impl Queue {
-    /// The oldest that waits, and with it all steps of its kind, no name twice.
-    fn gather(&mut self) -> Next {
+    /// The oldest that waits, and with it all steps of its kind, no name twice. Who may be stuck holds up no others.
+    fn gather(&mut self, stuck: &Stuck) -> Next {
         self.waiting.retain(|job| match job {
             Job::Step(step) => !step.answer.is_closed(),
             Job::Alone(turn) => !turn.is_closed(),
@@ -87,6 +89,10 @@ impl Queue {
             Some(Job::Step(step)) => step,
         };
         let op = first.op;
+        let is_stuck = |step: &Step| step.claims.iter().any(|claim| stuck.knows(&claim.name));
+        if is_stuck(&first) {
+            return Next::Steps(vec![first]);
+        }
         let mut names: HashSet<_> = first.claims.iter().map(|claim| claim.name.clone()).collect();
         let mut steps = vec![first];
         let mut rest = VecDeque::with_capacity(self.waiting.len());
@@ -95,7 +101,8 @@ impl Queue {
                 Job::Step(step)
                     if step.op == op
                         && names.len() + step.claims.len() <= GATHER
-                        && !step.claims.iter().any(|claim| names.contains(&claim.name)) =>
+                        && !step.claims.iter().any(|claim| names.contains(&claim.name))
+                        && !is_stuck(&step) =>
                 {
                     names.extend(step.claims.iter().map(|claim| claim.name.clone()));
                     steps.push(step);
@@ -110,11 +117,21 @@ impl Queue {
 
 impl Lanes {
     pub(super) fn new(links: Links, keeper: HolderId) -> Self {
-        Self(Arc::new(Shared { links, keeper, busy: Busy::default(), lanes: Mutex::default() }))
+        Self(Arc::new(Shared {
+            links,
+            keeper,
+            busy: Busy::default(),
+            stuck: Stuck::default(),
+            lanes: Mutex::default(),
+        }))
     }
 
     pub(super) fn links(&self) -> &Links {
         &self.0.links
+    }
+
+    pub(super) fn stuck(&self) -> &Stuck {
+        &self.0.stuck
     }
 
     /// One answer per claim.
@@ -171,7 +188,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut queue = self.lane.lock();
-        let steps = match queue.gather() {
+        let steps = match queue.gather(&self.shared.stuck) {
             Next::Nothing => {
                 queue.busy &= !(1 << self.no);
                 return;
@@ -255,8 +272,23 @@ impl Shared {
         }
     }
 
-    /// A plain statement where that may be enough, else the function.
+    /// Looks first where somebody kept the row locked a moment ago.
     async fn send(&self, line: &Line, op: Op, claims: &[Claim]) -> Result<Vec<Result<Answer>>> {
+        let sent = match claims {
+            [claim] if op.may_look(claim) && self.stuck.knows(&claim.name) => {
+                match statements::look(&self.links, line, &claim.name).await {
+                    Ok(()) => self.send_now(line, op, claims).await,
+                    Err(error) => Err(error),
+                }
+            }
+            _ => self.send_now(line, op, claims).await,
+        };
+        self.stuck.note(claims, &sent);
+        sent
+    }
+
+    /// A plain statement where that may be enough, else the function.
+    async fn send_now(&self, line: &Line, op: Op, claims: &[Claim]) -> Result<Vec<Result<Answer>>> {
         let plain = self.busy.worth(op, claims);
         if let Some(claim) = plain {
             if let Some(answer) = statements::try_quick(&self.links, line, op, claim).await? {

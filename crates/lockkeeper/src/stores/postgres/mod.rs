@@ -26,6 +26,7 @@ mod schema;
 pub mod shedlock;
 mod socket;
 mod statements;
+mod stuck;
 mod tls;
 mod values;
 mod waiting;

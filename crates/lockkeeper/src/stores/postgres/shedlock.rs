@@ -6,11 +6,13 @@
 //! **Time.** `lock_until` is UTC without a zone, from the server's clock, as ShedLock writes it with `usingDbTime()`.
 //!
 //! **Layout.** The row is `name`, up to 64 plain characters; other names are hashed to `lk-hash-…`. `locked_by` is
-//! `HOST lockkeeper:TOKEN`. Rows are never deleted. The tables `shed` and `shed_tomb` are ours.
+//! `HOST lockkeeper:TOKEN`. Its rows are never deleted. The tables `shed` and `shed_tomb` are ours, and what nobody has used
+//! for a day is removed there.
 //!
 //! **Guarantee**: `Durable` or `Primary`, as for [`PostgresStore`]. Exclusive only, and no queue: ShedLock has neither.
 
 use super::PostgresStore;
+use super::events::CLEAN_EVERY;
 use super::list::{PAGE, above};
 use super::options::{Kind, Options};
 use super::statements::micros;
@@ -27,11 +29,16 @@ use crate::stores::shedlock::{self, Dialect, MARK};
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use std::collections::HashMap;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 /// How long a tombstone outlives the TTL of its claim: longer than any message is delayed in practice.
 const TOMB_EXTRA: Duration = Duration::from_secs(60);
+
+/// When there was more to remove than one statement does.
+const CLEAN_MORE: Duration = Duration::from_secs(5);
 
 /// Rows in use, ours with what we noted; `{t}` is ShedLock's table, `{utc}` the time as it keeps it.
 const ROWS: &str = "
@@ -66,6 +73,8 @@ pub struct ShedLockStore {
     base: PostgresStore,
     /// As it is written in statements.
     table: String,
+    /// When unused rows are next removed.
+    clean_at: Mutex<Instant>,
 }
 
 impl ShedLockStore {
@@ -84,8 +93,24 @@ impl ShedLockStore {
             return Err(Error::invalid_config("ShedLock's table needs layout=shedlock in the URL").in_store("postgres"));
         };
         let base = PostgresStore::from_options(options).await?;
-        let store = Self { base, table: Postgres.quoted(&table.name) };
+        // Not all at once after a start of many processes.
+        let clean_at = Mutex::new(Instant::now() + CLEAN_EVERY.mul_f64(fastrand::f64()));
+        let store = Self { base, table: Postgres.quoted(&table.name), clean_at };
         connecting::ask(async move { store.check(&table.name).await.map(|()| store) }).await
+    }
+
+    /// Removes what nobody has used for a day; whether there may be more.
+    #[doc(hidden)]
+    pub async fn clean(&self) -> Result<bool> {
+        let ours = self.base.ask("SELECT {s}.shed_clean($1)", &[(&self.table, Type::TEXT)]).await?;
+        // Registers, which are those of the lease mode.
+        let others = self.base.ask("SELECT {s}.clean()", &[]).await?;
+        let more = |rows: &[Row]| rows.first().map_or(Ok(false), |row| field::<bool>(row, 0));
+        Ok(more(&ours)? | more(&others)?)
+    }
+
+    fn clean_at(&self) -> MutexGuard<'_, Instant> {
+        self.clean_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes ShedLock's table where there is none, and looks whether it is one.
@@ -135,7 +160,18 @@ impl ShedLockStore {
             "SELECT a.* FROM (SELECT * FROM unnest({lists}) AS u (key, holder{names}) ORDER BY key) AS x, \
              LATERAL {{s}}.{function}($1, {args}) AS a"
         );
-        let asked = self.base.ask(&text, &params).await;
+        let asked = async {
+            if let [claim] = claims
+                && (function == "shed_acquire" || (function == "shed_release" && claim.unsettled))
+                && self.base.lanes.stuck().knows(&claim.name)
+            {
+                let look = [(&self.table as &(dyn ToSql + Sync), Type::TEXT), (&keys[0], Type::TEXT)];
+                self.base.ask("SELECT {s}.shed_look($1, $2)", &look).await?;
+            }
+            self.base.ask(&text, &params).await
+        };
+        let asked = asked.await;
+        self.base.lanes.stuck().note(claims, &asked);
         let read = asked.and_then(|rows| rows.iter().map(Answer::read).collect::<Result<Vec<_>>>());
         let found: Result<HashMap<HolderId, Answer>> = read.map(|all| all.into_iter().map(|a| (a.holder, a)).collect());
         let answer = |claim: &Claim| {
@@ -150,7 +186,7 @@ impl ShedLockStore {
         let rows = ROWS.replace("{t}", &self.table).replace("{utc}", &Postgres.utc("{now}"));
         let text = format!("SELECT * FROM ({rows}) AS x WHERE {condition}");
         let params = [&[(&self.table as &(dyn ToSql + Sync), Type::TEXT)][..], params].concat();
-        let record = |row: &tokio_postgres::Row| {
+        let record = |row: &Row| {
             let mut record = Record::new(LockName::new(field::<&[u8]>(row, 0)?)?);
             let (drawn, since, left): (Option<i64>, i64, i64) = (field(row, 4)?, field(row, 5)?, field(row, 6)?);
             let note = note(row, 1)?;
@@ -239,8 +275,18 @@ impl Store for ShedLockStore {
         self.call("shed_release", claims, &[(&tombs, Type::INT8_ARRAY, "ttl")]).await.into_iter().map(read).collect()
     }
 
+    /// There are none. Meanwhile rows that nobody uses are removed; nothing depends on it.
     async fn next_event(&self) -> Event {
-        std::future::pending().await
+        loop {
+            let due = *self.clean_at();
+            tokio::time::sleep_until(due.into()).await;
+            let more = self.clean().await.unwrap_or_else(|error| {
+                tracing::debug!(%error, "unused rows were not removed");
+                false
+            });
+            let pause = if more { CLEAN_MORE } else { CLEAN_EVERY.mul_f64(0.5 + fastrand::f64()) };
+            *self.clean_at() = Instant::now() + pause;
+        }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {

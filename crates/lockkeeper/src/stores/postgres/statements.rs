@@ -6,6 +6,7 @@ use super::error::{is_fatal, is_pooling, map_err};
 use super::quick::{self, Quick};
 use super::values::{Answer, Id};
 use crate::error::{Error, Result};
+use crate::name::LockName;
 use crate::store::{Claim, Mode};
 use crate::token::HolderId;
 use std::time::Duration;
@@ -25,6 +26,11 @@ pub(super) enum Op {
 }
 
 impl Op {
+    /// Whether it is no use to wait for long behind somebody who keeps the row locked: there is nothing to lose yet.
+    pub(super) fn may_look(self, claim: &Claim) -> bool {
+        self == Self::Acquire || (self == Self::Release && claim.unsettled)
+    }
+
     /// The call of our function, with its parameters' types.
     pub(super) fn text(self, schema: &str) -> (String, &'static [Type]) {
         match self {
@@ -119,6 +125,13 @@ pub(super) async fn try_quick(links: &Links, line: &Line, op: Op, claim: &Claim)
         }
         answered => answered.map_err(|error| failed(links, line, error)),
     }
+}
+
+/// Fails soon if somebody keeps the row of a name locked.
+pub(super) async fn look(links: &Links, line: &Line, name: &LockName) -> Result<()> {
+    let text = format!("SELECT {}.look($1)", links.options().schema);
+    let looked = line.client.query_typed(&text, &[(&name.as_bytes(), Type::BYTEA)]).await;
+    looked.map(drop).map_err(|error| failed(links, line, error))
 }
 
 async fn call(links: &Links, line: &Line, op: Op, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {

@@ -2,6 +2,8 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
+pub(in crate::stores) use crate::slots::{SLOTS, companion};
+use crate::slots::{crc16, tag};
 use crate::store::{HolderRecord, Mode, Note};
 use crate::token::Token;
 use crate::{HolderId, clock};
@@ -49,28 +51,6 @@ impl Keys {
     }
 }
 
-/// A key that lives in the same Cluster slot as `lock`, different for every lock and letter.
-pub(in crate::stores) fn companion(letter: u8, lock: &[u8]) -> Vec<u8> {
-    let mut key = vec![b'l', b'k', b':', letter];
-    if tag(lock).is_some() {
-        key.push(b'/');
-        key.extend_from_slice(lock);
-    } else if lock.contains(&b'}') {
-        // Wrapping it would cut the tag short: the lowest number with the same slot is the tag.
-        let wanted = crc16(lock) % SLOTS;
-        let number = (0..).map(|n: u64| n.to_string()).find(|n| crc16(n.as_bytes()) % SLOTS == wanted);
-        key.extend_from_slice(b"!{");
-        key.extend_from_slice(number.unwrap_or_default().as_bytes());
-        key.push(b'}');
-        key.extend_from_slice(lock);
-    } else {
-        key.extend_from_slice(b":{");
-        key.extend_from_slice(lock);
-        key.push(b'}');
-    }
-    key
-}
-
 /// The lock that a key of that letter belongs to: the way back from [`companion`].
 pub(super) fn companion_of(letter: u8, key: &[u8]) -> Option<&[u8]> {
     let rest = key.strip_prefix(&[b'l', b'k', b':', letter])?;
@@ -83,31 +63,9 @@ pub(super) fn companion_of(letter: u8, key: &[u8]) -> Option<&[u8]> {
     (companion(letter, lock) == key).then_some(lock)
 }
 
-/// How many slots a Cluster has.
-pub(super) const SLOTS: u16 = 16384;
-
-/// The part of a key that decides its slot, if it is not the whole key.
-fn tag(key: &[u8]) -> Option<&[u8]> {
-    let open = key.iter().position(|b| *b == b'{')? + 1;
-    let length = key[open..].iter().position(|b| *b == b'}')?;
-    (length > 0).then(|| &key[open..open + length])
-}
-
 /// The Cluster slot of a key.
 pub(super) fn slot(key: &[u8]) -> u16 {
     crc16(tag(key).unwrap_or(key)) % SLOTS
-}
-
-/// CRC-16/XMODEM, the checksum Redis Cluster uses.
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(
-            crc ^ (u16::from(*byte) << 8),
-            |crc: u16, _| {
-                if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
-            },
-        )
-    })
 }
 
 /// `x`, `s` or `p` with its limit.

@@ -3,6 +3,9 @@
 //! The texts need no driver: run them with the one you have. The feature `transaction-tokio-postgres-0_7` adds functions
 //! for tokio-postgres. All of it works behind a pooler that pools transactions.
 //!
+//! Use READ COMMITTED, the default: elsewhere the first statement fixes what the transaction sees, and after a wait for
+//! the lock it still reads what was true before that wait.
+//!
 //! **A name.** [`KeyRule`] makes the number of an advisory lock from a name, the same that the store makes with
 //! `mode=advisory`: a transaction with the lock `job` and a [`Guard`](crate::Guard) of `job` exclude each other, and both
 //! exclude whatever program uses that rule.

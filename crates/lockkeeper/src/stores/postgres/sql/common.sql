@@ -9,7 +9,7 @@ CREATE TYPE {s}.answer AS (holder uuid, code integer, token bigint, lease bigint
 -- Elsewhere a statement sees the start of its transaction, and a waiter that came since would be overlooked.
 CREATE FUNCTION {s}.wrong_isolation() RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
-    RAISE EXCEPTION 'locks need the isolation level "read committed"' USING ERRCODE = 'LK001';
+    RAISE EXCEPTION 'locks need the isolation level "read committed"' USING ERRCODE = 'LK010';
 END $f$;
 
 CREATE FUNCTION {s}.freed(INOUT l {s}.lock) LANGUAGE plpgsql AS $f$
@@ -92,6 +92,12 @@ BEGIN
         END IF;
     END IF;
     RETURN a;
+END $f$;
+
+-- An error if somebody keeps the row of a name locked: asked first where somebody did a moment ago.
+CREATE FUNCTION {s}.look(my_name bytea) RETURNS void LANGUAGE plpgsql SET lock_timeout = '200ms' AS $f$
+BEGIN
+    PERFORM FROM {s}.lock x WHERE x.name = my_name FOR UPDATE;
 END $f$;
 
 -- The row of a name, made if need be, and locked.

@@ -37,6 +37,12 @@ BEGIN
     IF whom <> l.locked_by OR until <= {now} THEN l.holder := NULL; END IF;
 END $f$;
 
+-- An error if somebody keeps ShedLock's row locked: asked first where somebody did a moment ago.
+CREATE FUNCTION {s}.shed_look(my_tbl text, my_key text) RETURNS void LANGUAGE plpgsql SET lock_timeout = '200ms' AS $f$
+BEGIN
+    EXECUTE 'SELECT FROM ' || my_tbl || ' WHERE name = $1 FOR UPDATE' USING my_key;
+END $f$;
+
 CREATE FUNCTION {s}.shed_end(my_tbl text, my_key text, at bigint) RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
     EXECUTE 'UPDATE ' || my_tbl || ' SET lock_until = {s}.utc($2) WHERE name = $1' USING my_key, at;
@@ -133,4 +139,40 @@ BEGIN
     ON CONFLICT DO NOTHING;
     PERFORM {s}.shed_end(my_tbl, my_key, {now});
     RETURN above;
+END $f$;
+
+-- Removes what nobody has used for a day of our rows for a table, as `clean` does, and tombs that have ended. Whether a row
+-- is in use says ShedLock's own, which a renewal prolongs; its rows are not ours to remove. True when there may be more.
+CREATE FUNCTION {s}.shed_clean(my_tbl text) RETURNS boolean LANGUAGE plpgsql {patience} AS $f$
+DECLARE
+    at bigint := {now};
+    day CONSTANT bigint := 86400000000;
+    rows CONSTANT integer := 1000;
+    my_key text;
+    until bigint;
+    locked integer;
+    found boolean;
+    removed integer := 0;
+    gone integer;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
+    FOR my_key IN EXECUTE 'SELECT x.key FROM {s}.shed x LEFT JOIN ' || my_tbl || ' t ON t.name = x.key '
+        'WHERE x.tbl = $1 AND x.token < $2 AND x.used < $2 AND (t.name IS NULL OR t.lock_until <= {s}.utc($3)) '
+        'ORDER BY x.key LIMIT $4' USING my_tbl, at - day, at, rows LOOP
+        -- Looked at again, its row locked first, as every step does; one that somebody is at is in use.
+        EXECUTE 'SELECT {s}.micros(lock_until) FROM ' || my_tbl || ' WHERE name = $1 FOR UPDATE SKIP LOCKED'
+        INTO until USING my_key;
+        GET DIAGNOSTICS locked = ROW_COUNT;
+        IF locked = 0 THEN
+            EXECUTE 'SELECT EXISTS (SELECT FROM ' || my_tbl || ' WHERE name = $1)' INTO found USING my_key;
+            CONTINUE WHEN found;
+        END IF;
+        CONTINUE WHEN until > at;
+        DELETE FROM {s}.shed x WHERE x.tbl = my_tbl AND x.key = my_key AND x.token < at - day AND x.used < at - day;
+        removed := removed + 1;
+    END LOOP;
+    DELETE FROM {s}.shed_tomb t WHERE (t.tbl, t.key, t.holder) IN (SELECT x.tbl, x.key, x.holder FROM {s}.shed_tomb x
+        WHERE x.tbl = my_tbl AND x.expires <= at LIMIT rows FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    RETURN removed >= rows OR gone >= rows;
 END $f$;
