@@ -264,13 +264,14 @@ async fn a_caller_that_leaves_costs_no_connection_and_its_call_is_finished() {
     eventually(SOON, "only the one connection is left", || !lines().contains(','));
     let before = lines();
     // Somebody else keeps the row locked, so the call is under way and cannot end.
-    let keep = "BEGIN; SELECT token FROM lockkeeper_lock WHERE name = 'left' FOR UPDATE; DO SLEEP(1); COMMIT";
+    let keep = "BEGIN; SELECT token FROM lockkeeper_lock WHERE name = 'left' FOR UPDATE; DO SLEEP(60); COMMIT";
     let other = std::thread::spawn(move || server.sql(keep));
-    let sleeping = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO = 'DO SLEEP(1)'";
-    eventually(SOON, "the row is locked", || server.sql(sleeping) == "1");
+    let sleeping = || server.sql("SELECT ID FROM information_schema.PROCESSLIST WHERE INFO = 'DO SLEEP(60)'");
+    eventually(SOON, "the row is locked", || !sleeping().is_empty());
     tokio::time::timeout(Duration::from_millis(100), store.release(from_ref(&left))).await.expect_err("it waits");
     assert_eq!(server.sql("SELECT COUNT(*) FROM lockkeeper_lock WHERE holder IS NOT NULL"), "1");
-    other.join().expect("the row is let go of");
+    server.sql(&format!("KILL {}", sleeping()));
+    other.join().expect_err("the row is let go of");
     let held = "SELECT COUNT(*) FROM lockkeeper_lock WHERE holder IS NOT NULL";
     eventually(SOON, "the release is finished", || server.sql(held) == "0");
     granted(&store, &claim("left")).await;
