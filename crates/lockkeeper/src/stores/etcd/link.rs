@@ -5,7 +5,7 @@ use super::error::unreachable;
 use super::gathered::Dial;
 use super::options::Options;
 use crate::error::{Error, Result};
-use crate::stores::lines::{self, Lines, Place};
+use crate::stores::shared::lines::{self, Lines, Place};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

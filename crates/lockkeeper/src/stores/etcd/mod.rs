@@ -43,7 +43,7 @@ use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Store, StoreInfo,
 };
-use crate::stores::connecting;
+use crate::stores::shared::connecting;
 use crate::token::Token;
 use async_trait::async_trait;
 use events::Events;

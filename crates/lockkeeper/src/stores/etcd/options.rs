@@ -3,8 +3,8 @@
 use super::keys::Names;
 use crate::error::{Error, Result};
 use crate::name::escape;
-use crate::stores::address::{UrlKind, bracketed};
-use crate::stores::tls_files::{TlsFiles, USUAL};
+use crate::stores::shared::address::{UrlKind, bracketed};
+use crate::stores::shared::tls_files::{TlsFiles, USUAL};
 use std::fmt;
 use std::time::Duration;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};

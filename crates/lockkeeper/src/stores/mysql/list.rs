@@ -6,7 +6,7 @@ use super::step::{bytes, duration, hex, mode_of, moment, note, number, token};
 use crate::error::Result;
 use crate::name::{LockName, escape};
 use crate::store::{Cursor, HolderRecord, Mode, Page, Record, WaiterRecord};
-use crate::stores::shedlock::{self, Dialect as _};
+use crate::stores::shared::shedlock::{self, Dialect as _};
 use mysql_async::Row;
 
 /// How many locks a page of a listing holds.

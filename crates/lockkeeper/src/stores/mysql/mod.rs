@@ -44,7 +44,7 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, LossReason, Mode, Page, Record, Release, Renewal, Runtime,
     Store, StoreInfo,
 };
-use crate::stores::connecting;
+use crate::stores::shared::connecting;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use events::Events;

@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::name::escape;
-use crate::stores::address::UrlKind;
-use crate::stores::shedlock;
-use crate::stores::tls_files::TlsFiles;
+use crate::stores::shared::address::UrlKind;
+use crate::stores::shared::shedlock;
+use crate::stores::shared::tls_files::TlsFiles;
 use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
 use std::fmt;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use super::lines::{Dial, call, hang_up, run};
 use super::options::Options;
 use super::step::{TOMB_EXTRA, bytes, micros, number, odd};
 use crate::error::{Error, ErrorKind, Result};
-use crate::stores::shedlock::{Dialect, Table};
+use crate::stores::shared::shedlock::{Dialect, Table};
 use crate::token::Token;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Row};
@@ -331,7 +331,7 @@ fn step(shed: Option<&Shed>) -> String {
         .replace("{utc_now}", &MySql.utc("v_now DIV 1000 * 1000"))
         // Rounded up: others must not think it over before we do.
         .replace("{utc_end}", &MySql.utc("(v_expires DIV 1000 + 1) * 1000"))
-        .replace("{mark}", crate::stores::shedlock::MARK)
+        .replace("{mark}", crate::stores::shared::shedlock::MARK)
 }
 
 #[cfg(test)]

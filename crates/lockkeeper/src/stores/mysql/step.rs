@@ -5,7 +5,7 @@ use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::store::{Claim, Held, Mode, Note};
-use crate::stores::shedlock;
+use crate::stores::shared::shedlock;
 use crate::token::{HolderId, Token};
 use mysql_async::{Row, Value};
 use std::fmt::Write as _;

@@ -4,7 +4,7 @@ use super::options::Options;
 use super::socket::{self, Opened};
 use super::statements::Statements;
 use crate::error::{Error, Result};
-use crate::stores::lines::{self, Lines, Place};
+use crate::stores::shared::lines::{self, Lines, Place};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::runtime::Handle;

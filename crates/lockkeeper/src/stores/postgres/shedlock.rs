@@ -24,8 +24,8 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Grant, HolderRecord, LossReason, Mode, Page, Record, Release, Renewal, Store,
     StoreInfo,
 };
-use crate::stores::connecting;
-use crate::stores::shedlock::{self, Dialect, MARK};
+use crate::stores::shared::connecting;
+use crate::stores::shared::shedlock::{self, Dialect, MARK};
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use std::collections::HashMap;

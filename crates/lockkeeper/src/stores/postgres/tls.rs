@@ -1,7 +1,7 @@
 //! TLS by rustls, with the words of libpq.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::stores::tls_files::TlsFiles;
+use crate::stores::shared::tls_files::TlsFiles;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};

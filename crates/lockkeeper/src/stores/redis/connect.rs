@@ -7,7 +7,7 @@ use super::options::{Kind, Node, Options};
 use super::routes::Routes;
 use crate::error::{Error, Result};
 use crate::store::{Event, Sink};
-use crate::stores::lines::{self, Lines, Place};
+use crate::stores::shared::lines::{self, Lines, Place};
 use crate::token::HolderId;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind};

@@ -52,7 +52,7 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, Held, LossReason, Mode, Page, Record, Release, Renewal,
     Runtime, Sink, Store, StoreInfo,
 };
-use crate::stores::connecting;
+use crate::stores::shared::connecting;
 use crate::token::{HolderId, Token};
 use answers::{code, odd, other_lock, out_of_tokens, record, refused, reply, text, token};
 use async_trait::async_trait;

@@ -4,8 +4,8 @@ use super::layout::{self, Layout};
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::name::escape;
-use crate::stores::address::UrlKind;
-use crate::stores::tls_files::{TlsFiles, USUAL};
+use crate::stores::shared::address::UrlKind;
+use crate::stores::shared::tls_files::{TlsFiles, USUAL};
 use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
 };

@@ -14,8 +14,8 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Guarantee, LossReason, Note, Page, Record, Release, Renewal, Runtime, Store,
     StoreInfo,
 };
-use crate::stores::connecting;
 use crate::stores::redis::keys::Keys;
+use crate::stores::shared::connecting;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use redis::{Cmd, Value};

@@ -4,7 +4,7 @@ use super::names::Layout;
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::name::escape;
-use crate::stores::address::{UrlKind, bracketed};
+use crate::stores::shared::address::{UrlKind, bracketed};
 use std::fmt;
 use std::time::Duration;
 

@@ -5,31 +5,31 @@ use crate::name::escape;
 
 /// How one kind of store speaks of its URLs.
 #[derive(Debug)]
-pub(super) struct UrlKind {
+pub(in crate::stores) struct UrlKind {
     /// As errors name the store.
-    pub(super) store: &'static str,
+    pub(in crate::stores) store: &'static str,
     /// As sentences name its URLs, with an article.
-    pub(super) url: &'static str,
+    pub(in crate::stores) url: &'static str,
     /// What they look like.
-    pub(super) shape: &'static str,
+    pub(in crate::stores) shape: &'static str,
     /// The shortest one that works.
-    pub(super) least: &'static str,
+    pub(in crate::stores) least: &'static str,
     /// Every option, for the error that lists them.
-    pub(super) known: &'static str,
+    pub(in crate::stores) known: &'static str,
 }
 
 /// What follows the scheme, not yet decoded.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Split<'a> {
-    pub(super) login: Option<&'a str>,
-    pub(super) hosts: &'a str,
+pub(in crate::stores) struct Split<'a> {
+    pub(in crate::stores) login: Option<&'a str>,
+    pub(in crate::stores) hosts: &'a str,
     /// Without the slash before it.
-    pub(super) path: &'a str,
+    pub(in crate::stores) path: &'a str,
 }
 
 impl Split<'_> {
     /// User and password; what is empty is not given.
-    pub(super) fn login(&self) -> Result<(Option<String>, Option<String>)> {
+    pub(in crate::stores) fn login(&self) -> Result<(Option<String>, Option<String>)> {
         let (user, password) = self.login.map_or(("", ""), |login| login.split_once(':').unwrap_or((login, "")));
         let given = |text| crate::url::decode(text).map(|text| Some(text).filter(|text| !text.is_empty()));
         Ok((given(user)?, given(password)?))
@@ -37,11 +37,11 @@ impl Split<'_> {
 }
 
 impl UrlKind {
-    pub(super) fn bad(&self, text: impl Into<String>) -> Error {
+    pub(in crate::stores) fn bad(&self, text: impl Into<String>) -> Error {
         Error::invalid_config(text).in_store(self.store)
     }
 
-    pub(super) fn split<'a>(&self, place: &'a str) -> Result<Split<'a>> {
+    pub(in crate::stores) fn split<'a>(&self, place: &'a str) -> Result<Split<'a>> {
         let rest = place.strip_prefix("//").ok_or_else(|| self.bad(self.shape))?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = authority.rsplit_once('@').map_or((None, authority), |(login, at)| (Some(login), at));
@@ -49,7 +49,7 @@ impl UrlKind {
     }
 
     /// `host`, `host:port` or `[::1]:port`; the host decoded and without brackets.
-    pub(super) fn host(&self, text: &str, usual: u16) -> Result<(String, u16)> {
+    pub(in crate::stores) fn host(&self, text: &str, usual: u16) -> Result<(String, u16)> {
         let url = self.url;
         let port_of =
             |text: &str| text.parse().map_err(|_| self.bad(format!("a port of {url} is not a number up to 65535")));
@@ -74,12 +74,18 @@ impl UrlKind {
         Ok((host, port))
     }
 
-    pub(super) fn unknown(&self, option: &str) -> Error {
+    pub(in crate::stores) fn unknown(&self, option: &str) -> Error {
         self.bad(format!("option '{}' is unknown; known are {}", escape(option.as_bytes()), self.known))
     }
 
     /// The secret in a file, which must not be in the URL as well.
-    pub(super) fn secret(&self, what: &str, given: Option<&str>, option: &str, path: &str) -> Result<String> {
+    pub(in crate::stores) fn secret(
+        &self,
+        what: &str,
+        given: Option<&str>,
+        option: &str,
+        path: &str,
+    ) -> Result<String> {
         if given.is_some() {
             return Err(self.bad(format!("the {what} is given twice: in the URL and as {option}")));
         }
@@ -88,7 +94,7 @@ impl UrlKind {
         Ok(text.trim_end_matches(['\n', '\r']).to_owned())
     }
 
-    pub(super) fn read(&self, option: &str, path: &str) -> Result<Vec<u8>> {
+    pub(in crate::stores) fn read(&self, option: &str, path: &str) -> Result<Vec<u8>> {
         std::fs::read(path).map_err(|e| {
             let kind = match e.kind() {
                 std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
@@ -101,7 +107,7 @@ impl UrlKind {
 
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 /// A host as it stands before a port.
-pub(super) fn bracketed(host: &str) -> std::borrow::Cow<'_, str> {
+pub(in crate::stores) fn bracketed(host: &str) -> std::borrow::Cow<'_, str> {
     if host.contains(':') { format!("[{host}]").into() } else { host.into() }
 }
 

@@ -21,7 +21,7 @@ const FAREWELL: Duration = Duration::from_millis(200);
 const SWEEP_AT: usize = 64;
 
 /// A connection in use: cheap to clone, shared by many calls.
-pub(super) trait Line: Clone + Send + 'static {
+pub(in crate::stores) trait Line: Clone + Send + 'static {
     /// Which of a runtime's connections it is.
     type Key: Clone + Eq + Hash + Send + Sync + 'static;
 
@@ -38,7 +38,7 @@ pub(super) trait Line: Clone + Send + 'static {
 }
 
 /// A table of connections.
-pub(super) struct Lines<L: Line>(Arc<Table<L>>);
+pub(in crate::stores) struct Lines<L: Line>(Arc<Table<L>>);
 
 /// By runtime, and by which of its connections it is.
 type Links<L> = HashMap<(Id, <L as Line>::Key), Link<L>>;
@@ -63,11 +63,11 @@ enum Link<L> {
 }
 
 /// One connection's place, and how to say that it is broken.
-pub(super) struct Place<L: Line> {
+pub(in crate::stores) struct Place<L: Line> {
     table: Weak<Table<L>>,
     key: (Id, L::Key),
     /// Different for every connection of a table.
-    pub(super) serial: u64,
+    pub(in crate::stores) serial: u64,
 }
 
 impl<L: Line> Clone for Place<L> {
@@ -90,12 +90,12 @@ impl<L: Line> Default for Lines<L> {
 
 impl<L: Line> Lines<L> {
     /// This runtime's connection, if it is open already.
-    pub(super) fn ready(&self, key: &L::Key) -> Option<L> {
+    pub(in crate::stores) fn ready(&self, key: &L::Key) -> Option<L> {
         self.look(key, L::clone)
     }
 
     /// What is asked of it, if it is open already.
-    pub(super) fn look<T>(&self, key: &L::Key, ask: impl FnOnce(&L) -> T) -> Option<T> {
+    pub(in crate::stores) fn look<T>(&self, key: &L::Key, ask: impl FnOnce(&L) -> T) -> Option<T> {
         let key = (Handle::try_current().ok()?.id(), key.clone());
         match self.0.lock().get(&key)? {
             Link::Up { line, .. } if line.is_open() => Some(ask(line)),
@@ -105,7 +105,7 @@ impl<L: Line> Lines<L> {
 
     /// This runtime's connection. Opening it goes on when the caller gives up, so that a call with a short limit does not
     /// start over each time. `open` answers the connection and what resolves when it has ended by itself.
-    pub(super) async fn get<F, D>(&self, key: &L::Key, open: impl FnOnce(Place<L>) -> F) -> Result<L>
+    pub(in crate::stores) async fn get<F, D>(&self, key: &L::Key, open: impl FnOnce(Place<L>) -> F) -> Result<L>
     where
         F: Future<Output = Result<(L, D)>> + Send + 'static,
         D: Future<Output = ()> + Send + 'static,
@@ -142,14 +142,14 @@ impl<L: Line> Lines<L> {
 
     /// All connections that are open.
     #[cfg(feature = "postgres")]
-    pub(super) fn open_ones(&self) -> Vec<L> {
+    pub(in crate::stores) fn open_ones(&self) -> Vec<L> {
         let up = |link: &Link<L>| if let Link::Up { line, .. } = link { Some(line.clone()) } else { None };
         self.0.lock().values().filter_map(up).collect()
     }
 
     /// Closes every connection; the next call opens another.
     #[cfg(feature = "postgres")]
-    pub(super) fn hang_up(&self) {
+    pub(in crate::stores) fn hang_up(&self) {
         self.open_ones().iter().for_each(|line| line.place().broken());
     }
 }
@@ -162,7 +162,7 @@ impl<L: Line> Table<L> {
 
 impl<L: Line> Place<L> {
     /// The connection is broken: the next call opens another.
-    pub(super) fn broken(&self) {
+    pub(in crate::stores) fn broken(&self) {
         self.leave(|link| matches!(link, Link::Up { line, .. } if line.place().serial == self.serial));
     }
 

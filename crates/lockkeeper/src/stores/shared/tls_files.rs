@@ -5,32 +5,32 @@ use crate::error::Result;
 
 /// What most URLs call them.
 #[cfg(any(test, feature = "consul", feature = "etcd", feature = "redis"))]
-pub(super) const USUAL: [&str; 3] = ["ca_file", "cert_file", "key_file"];
+pub(in crate::stores) const USUAL: [&str; 3] = ["ca_file", "cert_file", "key_file"];
 
 /// How a certificate begins in a PEM file.
 const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// An authority's certificates, our own certificate, and its key: in PEM.
-pub(super) struct TlsFiles {
+pub(in crate::stores) struct TlsFiles {
     url: &'static UrlKind,
     options: [&'static str; 3],
     found: [Option<Vec<u8>>; 3],
 }
 
 impl TlsFiles {
-    pub(super) fn new(url: &'static UrlKind, options: [&'static str; 3]) -> Self {
+    pub(in crate::stores) fn new(url: &'static UrlKind, options: [&'static str; 3]) -> Self {
         Self { url, options, found: [const { None }; 3] }
     }
 
     /// Reads the file if `option` names one.
-    pub(super) fn take(&mut self, option: &str, path: &str) -> Result<bool> {
+    pub(in crate::stores) fn take(&mut self, option: &str, path: &str) -> Result<bool> {
         let Some(which) = self.options.iter().position(|file| *file == option) else { return Ok(false) };
         self.found[which] = Some(self.url.read(option, path)?);
         Ok(true)
     }
 
     /// For a connection without TLS; `why` ends the sentence.
-    pub(super) fn must_be_none(&self, why: &str) -> Result<()> {
+    pub(in crate::stores) fn must_be_none(&self, why: &str) -> Result<()> {
         if self.found.iter().any(Option::is_some) {
             return Err(self.url.bad(format!("certificates mean nothing {why}")));
         }
@@ -38,12 +38,12 @@ impl TlsFiles {
     }
 
     #[cfg(feature = "mysql")]
-    pub(super) fn has_authority(&self) -> bool {
+    pub(in crate::stores) fn has_authority(&self) -> bool {
         self.found[0].is_some()
     }
 
     /// The authority's certificates.
-    pub(super) fn authority(&mut self) -> Result<Option<Vec<u8>>> {
+    pub(in crate::stores) fn authority(&mut self) -> Result<Option<Vec<u8>>> {
         let pem = self.found[0].take();
         if pem.as_ref().is_some_and(|pem| !pem.windows(CERTIFICATE.len()).any(|part| part == CERTIFICATE)) {
             return Err(self.url.bad(format!("{} has no certificate in it (PEM)", self.options[0])));
@@ -52,7 +52,7 @@ impl TlsFiles {
     }
 
     /// Our own certificate, and its key.
-    pub(super) fn identity(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    pub(in crate::stores) fn identity(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         match (self.found[1].take(), self.found[2].take()) {
             (Some(cert), Some(key)) => Ok(Some((cert, key))),
             (None, None) => Ok(None),

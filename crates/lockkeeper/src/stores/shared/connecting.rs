@@ -4,7 +4,9 @@ use crate::error::{Error, Result};
 use tokio::runtime::{Builder, Handle};
 
 /// Asks here, or for a caller without a Tokio runtime on a thread with one.
-pub(super) async fn ask<T: Send + 'static>(question: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+pub(in crate::stores) async fn ask<T: Send + 'static>(
+    question: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
     if Handle::try_current().is_ok() {
         return question.await;
     }

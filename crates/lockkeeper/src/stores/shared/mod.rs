@@ -1,0 +1,19 @@
+//! What stores of servers share; each store says which of it it needs.
+
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
+pub(super) mod address;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
+pub(super) mod connecting;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
+pub(super) mod lines;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) mod shedlock;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
+pub(super) mod tls_files;
