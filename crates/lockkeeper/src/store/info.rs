@@ -1,0 +1,119 @@
+//! What a store says of itself.
+
+use std::time::Duration;
+
+/// How strong a store's mutual exclusion is, weakest first: what [`require`](crate::Builder::require) compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Guarantee {
+    /// Within one process.
+    Process,
+    /// Within one machine, across processes, crashes and reboots.
+    Machine,
+    /// Across machines while one primary keeps its data and its clock: a failover may forget a grant.
+    Primary,
+    /// Across machines on a majority of independent nodes, with bounded clocks and no amnesia.
+    Majority,
+    /// Across machines, with every grant durable in one database before it is answered.
+    Durable,
+    /// Across machines by consensus: survives the loss of any minority.
+    Consensus,
+}
+
+/// How claims end when their holder disappears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Expiry {
+    /// Each claim has its own lease, ended by the store's clock.
+    Lease,
+    /// All claims of a keeper share a session.
+    Session,
+    /// The store has no clock: the engine watches a version for its whole lease.
+    Observed,
+}
+
+/// Where calls of this store may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Runtime {
+    /// Anywhere, with or without a Tokio runtime.
+    Any,
+    /// Inside a Tokio runtime with I/O and time enabled; each runtime gets a connection of its own. Callers without a
+    /// runtime are served by the keeper's thread.
+    Tokio,
+    /// Only on the keeper's own thread: the session is the lock.
+    Keeper,
+}
+
+/// What a store can do and promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreInfo {
+    /// The URL scheme; also the store's name in errors and metrics.
+    pub scheme: &'static str,
+    /// How strong its exclusion is.
+    pub guarantee: Guarantee,
+    /// How claims end by themselves.
+    pub expiry: Expiry,
+    /// Whether waiters queue in the store, first come first served. Default: no.
+    pub queue: bool,
+    /// Whether `Shared` works. Default: no.
+    pub shared: bool,
+    /// Whether `Permit` works. Default: no.
+    pub permits: bool,
+    /// Whether names are kept as they are (`true`) or as a hash beside the full name.
+    pub exact_names: bool,
+    /// Whether `next_event` tells of hand-overs. Default: no.
+    pub push: bool,
+    /// Whether calls made in one runtime reach the store in the order they were made. Default: no. With `queue` too, the
+    /// next task of a keeper asks while the release before it is still under way; a call that is overtaken all the same
+    /// just waits in line.
+    pub ordered: bool,
+    /// Whether the store is this process's own memory: ids need not be random.
+    pub local: bool,
+    /// Whether it keeps registers. Default: yes.
+    pub registers: bool,
+    /// Whether of several claims that find a free lock at the same moment one is always granted. Default: yes; where
+    /// votes can split, all may be refused and must ask again.
+    pub decisive: bool,
+    /// Where calls may run.
+    pub runtime: Runtime,
+    /// The shortest TTL.
+    pub ttl_floor: Duration,
+    /// The longest TTL.
+    pub ttl_ceiling: Duration,
+    /// For how many times the TTL the store may believe in a holder that has crashed. Default: 1.
+    pub ttl_factor: u32,
+    /// How much longer than that a crashed holder can keep others waiting, at worst.
+    pub hand_over_slack: Duration,
+}
+
+impl StoreInfo {
+    /// The plainest store: lease expiry, Exclusive only, no queue, exact names, TTL 1 s to 30 days, calls anywhere.
+    pub fn new(scheme: &'static str, guarantee: Guarantee) -> Self {
+        Self {
+            scheme,
+            guarantee,
+            expiry: Expiry::Lease,
+            queue: false,
+            shared: false,
+            permits: false,
+            exact_names: true,
+            push: false,
+            ordered: false,
+            local: false,
+            registers: true,
+            decisive: true,
+            runtime: Runtime::Any,
+            ttl_floor: Duration::from_secs(1),
+            ttl_ceiling: Duration::from_secs(30 * 24 * 3600),
+            ttl_factor: 1,
+            hand_over_slack: Duration::from_secs(1),
+        }
+    }
+
+    /// How long a crashed holder can keep others waiting, at worst, when `lease` is what it has left.
+    pub fn worst_hand_over(&self, lease: Duration) -> Duration {
+        lease.saturating_mul(self.ttl_factor).saturating_add(self.hand_over_slack)
+    }
+}
