@@ -235,8 +235,9 @@ async fn a_frozen_member_is_left_before_a_short_lease_ends() {
     cluster.members[frozen].pause();
     // Callers who give up before a call is late find another member too.
     let mut refused = 0;
-    for keeper in &hurried {
-        let lock = keeper.lock("free").wait(Duration::from_secs(1));
+    for (i, keeper) in hurried.iter().enumerate() {
+        // Each a name of its own: what the one before drops is released on a connection that may have to be left first.
+        let lock = keeper.lock(format!("free-{i}")).wait(Duration::from_secs(1));
         let mut tries = 0;
         while lock.acquire().await.map(drop).is_err() && tries < 8 {
             tries += 1;
