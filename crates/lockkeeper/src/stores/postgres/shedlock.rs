@@ -113,12 +113,19 @@ impl ShedLockStore {
         self.clean_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    async fn is_there(&self) -> Result<bool> {
+        let rows = self.base.ask("SELECT to_regclass($1) IS NOT NULL", &[(&self.table, Type::TEXT)]).await?;
+        rows.first().map_or(Ok(false), |row| field(row, 0))
+    }
+
     /// Makes ShedLock's table where there is none, and looks whether it is one.
     async fn check(&self, table: &str) -> Result<()> {
-        let there = "SELECT to_regclass($1) IS NOT NULL";
-        let rows = self.base.ask(there, &[(&self.table, Type::TEXT)]).await?;
-        if !rows.first().map_or(Ok(false), |row| field(row, 0))? {
-            self.base.ask(&Postgres.create(table), &[]).await?;
+        if !self.is_there().await?
+            && let Err(error) = self.base.ask(&Postgres.create(table), &[]).await
+            // PostgreSQL's own IF NOT EXISTS fails when somebody else makes it at the same moment.
+            && !self.is_there().await?
+        {
+            return Err(error);
         }
         let columns = "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 \
             AND ((attname IN ('name', 'locked_by') AND atttypid IN ('varchar'::regtype, 'text'::regtype)) \
