@@ -385,6 +385,7 @@ fn act() {
     let Ok(url) = std::env::var(ROLE) else { return };
     let keeper = lockkeeper::blocking::Keeper::builder(url).ttl(TTL / 3).connect().expect("connected");
     let _guard = keeper.lock("x").acquire().expect("granted");
+    // Until it is killed.
     std::thread::sleep(SOON * 10);
 }
 

@@ -206,7 +206,7 @@ fn failure(kind: ErrorKind, text: impl Into<String>) -> Failure {
 
 /// What a lock that did not come in time means.
 fn inside() -> String {
-    "somebody inside a fence has not finished within 10s; nothing was changed".to_owned()
+    format!("somebody inside a fence has not finished within {}s; nothing was changed", LOCK_PATIENCE.as_secs())
 }
 
 /// A server that says nothing is not waited for.

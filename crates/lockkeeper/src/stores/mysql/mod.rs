@@ -15,8 +15,8 @@
 //! step with each lock; `mode=get_lock` uses the server's session locks instead ([`GetLockStore`]).
 //!
 //! **Guarantee**: `Durable`, or `Primary` on a server that answers before a commit is on disk
-//! (`innodb_flush_log_at_trx_commit` or, with a binary log, `sync_binlog` other than 1). A failover to a replica that had not seen a grant can forget it;
-//! tokens rise all the same.
+//! (`innodb_flush_log_at_trx_commit` or, with a binary log, `sync_binlog` other than 1). A failover to a replica that had
+//! not seen a grant can forget it; tokens rise all the same.
 
 mod bell;
 mod clean;
