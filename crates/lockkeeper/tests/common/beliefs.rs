@@ -1,4 +1,5 @@
 //! Workers that take one lock again and again, and what they believed: for runs in which servers die.
+#![allow(clippy::print_stdout, reason = "how much was done is for people")]
 
 use lockkeeper::Keeper;
 use std::sync::atomic::{AtomicBool, Ordering};

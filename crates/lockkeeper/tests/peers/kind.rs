@@ -131,7 +131,9 @@ impl Kind {
             }
             Self::Rslock => {
                 let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
-                command.args(["--exact", "rslock_in_a_process_of_its_own", "--nocapture"]).env(rust::PORTS, ports);
+                command
+                    .args(["--exact", "interop::rslock_in_a_process_of_its_own", "--nocapture"])
+                    .env(rust::PORTS, ports);
                 command
             }
             Self::Redsync => {

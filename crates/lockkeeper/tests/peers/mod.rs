@@ -7,6 +7,7 @@
 //! - `storm KEY TTL COUNT DIR`: COUNT critical sections with pauses between them; `OVERLAPS BEGIN END BEGIN END …`, with a token
 //!   after each END where the library has them
 #![allow(dead_code, unreachable_pub, unused_imports, unused_macros, reason = "each test program uses its own part")]
+#![allow(clippy::print_stdout, reason = "measured times are for people, and a peer answers there")]
 
 mod checks;
 mod installed;

@@ -78,7 +78,7 @@ impl Line {
 }
 
 impl Links {
-    #[cfg(feature = "redlock")]
+    #[cfg(any(feature = "redlock", test))]
     pub(in crate::stores) fn new(options: Options) -> Self {
         Self::with(options, false)
     }

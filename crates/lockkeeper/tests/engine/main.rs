@@ -1,0 +1,9 @@
+//! The engine on stores that tests can bend: time, messages, queues, and how everything ends.
+
+mod close;
+#[path = "../common/mod.rs"]
+mod common;
+mod drop;
+mod messages;
+mod queue;
+mod time;

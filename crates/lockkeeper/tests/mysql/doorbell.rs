@@ -1,0 +1,412 @@
+//! Doorbells of the MySQL store: they tell of a hand-over before any question does, and whatever becomes of them, locks
+//! and their hand-over do not depend on it.
+
+use lockkeeper::clock::system_now;
+use lockkeeper::store::{Claim, Mode};
+use lockkeeper::stores::mysql::MysqlStore;
+use lockkeeper::{ErrorKind, Guard, HolderId, Keeper, LockName, Store};
+use std::process::Command;
+use std::slice::from_ref;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use testkit::{MariaDbServer, Proc, SOON, eventually};
+use tokio::task::JoinHandle;
+
+const TTL: Duration = Duration::from_secs(6);
+
+static SHARED: LazyLock<&'static MariaDbServer> =
+    LazyLock::new(|| MariaDbServer::with(&["--max-connections=400"]).share());
+
+/// A database of one test, and its user.
+struct Place(&'static str);
+
+impl Place {
+    fn new(name: &'static str) -> Self {
+        SHARED.sql(&format!("CREATE DATABASE {name}"));
+        SHARED.sql(&format!("CREATE USER {name} IDENTIFIED BY 'geheim'"));
+        SHARED.sql(&format!("GRANT ALL ON {name}.* TO {name}"));
+        Self(name)
+    }
+
+    fn url(&self, options: &str) -> String {
+        format!("mysql://{0}:geheim@127.0.0.1:{1}/{0}?{options}", self.0, SHARED.port())
+    }
+
+    async fn keeper(&self, options: &str) -> (Arc<MysqlStore>, Keeper) {
+        let store = Arc::new(MysqlStore::connect(&self.url(options)).await.expect("connected"));
+        let keeper = Keeper::builder_for(store.clone()).ttl(TTL).connect().await.expect("a keeper");
+        (store, keeper)
+    }
+
+    /// The connections of this test, or those that sleep at a door.
+    fn connections(&self, asleep: bool) -> Vec<u64> {
+        let asleep = if asleep { "AND STATE = 'User lock'" } else { "" };
+        let text = format!("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{}' {asleep}", self.0);
+        SHARED.sql(&text).lines().map(|id| id.parse().expect("a number")).collect()
+    }
+
+    fn sleepers(&self, count: usize) {
+        eventually(SOON, "so many sleep at a door", || self.connections(true).len() == count);
+    }
+}
+
+/// The connection that has the doorbell of a name.
+fn owner(store: &MysqlStore, name: &str) -> Option<u64> {
+    let key = store.bell(&LockName::new(name).expect("a name"));
+    SHARED.sql(&format!("SELECT IS_USED_LOCK('{key}')")).parse().ok()
+}
+
+fn has_owner(store: &MysqlStore, name: &str) {
+    eventually(SOON, "somebody has the doorbell", || owner(store, name).is_some());
+}
+
+fn is_free(store: &MysqlStore, name: &str) {
+    eventually(SOON, "nobody has the doorbell", || owner(store, name).is_none());
+}
+
+async fn taken(keeper: &Keeper, name: &str) -> Guard {
+    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
+}
+
+fn takes(keeper: &Keeper, name: &str) -> JoinHandle<Guard> {
+    let lock = keeper.lock(name).wait(SOON);
+    tokio::spawn(async move { lock.acquire().await.expect("granted") })
+}
+
+/// Has the lock and its doorbell: it was handed over by somebody who had neither.
+async fn handed(giver: &Keeper, (store, taker): &(Arc<MysqlStore>, Keeper), name: &str) -> Guard {
+    let guard = taken(giver, name).await;
+    let waiting = takes(taker, name);
+    has_owner(store, name);
+    guard.release().await.expect("released");
+    waiting.await.expect("granted")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hand_overs_are_told_by_the_doorbell() {
+    const ROUNDS: u64 = 20;
+    let place = Place::new("told");
+    let pair = [place.keeper("doorbells=1").await, place.keeper("doorbells=1").await];
+    let (_, plain) = place.keeper("").await;
+    let mut guard = handed(&plain, &pair[0], "x").await;
+    for round in 0..ROUNDS {
+        let token = guard.token();
+        let (_, next) = &pair[usize::from(round % 2 == 0)];
+        let waiting = takes(next, "x");
+        place.sleepers(1);
+        guard.release().await.expect("released");
+        guard = waiting.await.expect("granted");
+        assert!(guard.token() > token);
+    }
+    let told = pair[0].0.rung() + pair[1].0.rung();
+    // A question may have been quicker now and then.
+    assert!(told > ROUNDS / 2, "{told} of {ROUNDS}");
+    guard.release().await.expect("released");
+    is_free(&pair[0].0, "x");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_keepers_take_turns() {
+    const ROUNDS: usize = 20;
+    let place = Place::new("turns");
+    let (mut tasks, inside) = (tokio::task::JoinSet::new(), Arc::new(AtomicU32::new(0)));
+    let (mut stores, mut keepers) = (Vec::new(), Vec::new());
+    // Two with doorbells for both names, two for one of them, one for none.
+    for options in ["doorbells=2", "doorbells=2", "doorbells=1", "doorbells=1", ""] {
+        let (store, keeper) = place.keeper(options).await;
+        for name in ["x", "y", "x"] {
+            let (lock, inside) = (keeper.lock(name).wait(SOON), inside.clone());
+            tasks.spawn(async move {
+                let bit = if name == "x" { 1 } else { 2 };
+                for _ in 0..ROUNDS {
+                    let guard = lock.acquire().await.expect("granted");
+                    assert_eq!(inside.fetch_or(bit, Ordering::SeqCst) & bit, 0, "two are inside");
+                    tokio::task::yield_now().await;
+                    inside.fetch_and(!bit, Ordering::SeqCst);
+                    guard.release().await.expect("released");
+                }
+            });
+        }
+        stores.push(store);
+        keepers.push(keeper);
+    }
+    tasks.join_all().await;
+    for name in ["x", "y"] {
+        is_free(&stores[0], name);
+    }
+    place.sleepers(0);
+    assert!(stores.iter().map(|store| store.rung()).sum::<u64>() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_nobody_waits_for_has_no_doorbell() {
+    let place = Place::new("nobody");
+    let (store, keeper) = place.keeper("doorbells=4&connections=1").await;
+    let guard = taken(&keeper, "x").await;
+    assert_eq!(owner(&store, "x"), None);
+    assert!(place.connections(false).len() <= 2);
+    guard.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_doorbell_whose_connection_is_killed_is_replaced() {
+    let place = Place::new("killed");
+    let [a, b] = [place.keeper("doorbells=2").await, place.keeper("doorbells=2").await];
+    let (_, plain) = place.keeper("").await;
+    let guard = handed(&plain, &a, "x").await;
+    let waiting = takes(&b.1, "x");
+    place.sleepers(1);
+    // Asleep: it comes back.
+    let before = place.connections(true);
+    SHARED.sql(&format!("KILL {}", before[0]));
+    eventually(SOON, "it sleeps again", || place.connections(true).iter().any(|id| !before.contains(id)));
+    // The holder's: the waiter has it then, and the lock when it is free.
+    let held = owner(&a.0, "x").expect("the holder has it");
+    SHARED.sql(&format!("KILL {held}"));
+    eventually(SOON, "the waiter has it", || owner(&a.0, "x").is_some_and(|id| id != held));
+    assert!(!waiting.is_finished());
+    let token = guard.token();
+    guard.release().await.expect("released");
+    let guard = waiting.await.expect("granted");
+    assert!(guard.token() > token);
+    guard.release().await.expect("released");
+    is_free(&a.0, "x");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_that_give_up_leave_nothing_behind() {
+    let place = Place::new("give_up");
+    let [a, b] = [place.keeper("doorbells=2").await, place.keeper("doorbells=2").await];
+    let (_, plain) = place.keeper("").await;
+    let guard = taken(&plain, "x").await;
+    let first = takes(&a.1, "x");
+    has_owner(&a.0, "x");
+    let second = takes(&b.1, "x");
+    place.sleepers(1);
+    // Far below the limit of the sleep itself.
+    second.abort();
+    place.sleepers(0);
+    assert!(owner(&a.0, "x").is_some());
+    let third = takes(&b.1, "x");
+    place.sleepers(1);
+    // The one with the doorbell: it goes to whoever is asleep.
+    let held = owner(&a.0, "x");
+    first.abort();
+    eventually(SOON, "the next has it", || owner(&a.0, "x").is_some_and(|id| Some(id) != held));
+    third.abort();
+    is_free(&a.0, "x");
+    guard.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keeper_that_closes_while_it_sleeps_is_gone_from_the_door() {
+    let place = Place::new("closes");
+    let [a, b] = [place.keeper("doorbells=2").await, place.keeper("doorbells=2").await];
+    let (_, plain) = place.keeper("").await;
+    let _guard = handed(&plain, &a, "x").await;
+    let waiting = takes(&b.1, "x");
+    place.sleepers(1);
+    waiting.abort();
+    b.1.close(SOON).await.expect("closed");
+    drop(b);
+    place.sleepers(0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn there_are_no_more_doorbells_than_the_option_says() {
+    const CONNECTIONS: usize = 2;
+    const DOORBELLS: usize = 3;
+    let place = Place::new("many");
+    let (_, plain) = place.keeper("connections=1").await;
+    let holder = place.keeper("connections=1&doorbells=8").await;
+    let mut guards = Vec::new();
+    for i in 0..8 {
+        guards.push(handed(&plain, &holder, &format!("x{i}")).await);
+    }
+    let others = place.connections(false).len();
+    assert_eq!(others, 4 + 8);
+    let most = others + 2 * CONNECTIONS + DOORBELLS;
+    let (_, keeper) = place.keeper(&format!("connections={CONNECTIONS}&doorbells={DOORBELLS}")).await;
+    // Waits that end soon, on changing names: each would leave a sleeper.
+    for round in 0..10 {
+        let mut waits = tokio::task::JoinSet::new();
+        for i in 0..8 {
+            let lock = keeper.lock(format!("x{}", (i + round) % 8)).wait(Duration::from_millis(100));
+            waits.spawn(async move { lock.acquire().await.map(|_| ()).expect_err("held").kind() });
+        }
+        assert!(waits.join_all().await.iter().all(|kind| *kind == ErrorKind::Busy));
+        let count = place.connections(false).len();
+        assert!(count <= most, "{count} of {most}");
+    }
+    let waiting: Vec<_> = (0..8).map(|i| takes(&keeper, &format!("x{i}"))).collect();
+    let mut seen = 0;
+    for guard in guards {
+        seen = seen.max(place.connections(false).len());
+        guard.release().await.expect("released");
+    }
+    assert!(seen <= most, "{seen} of {most}");
+    for waiting in waiting {
+        waiting.await.expect("granted").release().await.expect("released");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stores_of_one_database_have_doorbells_of_their_own() {
+    let place = Place::new("two");
+    let mut owners = Vec::new();
+    for prefix in ["a_", "b_"] {
+        let (_, plain) = place.keeper(&format!("prefix={prefix}")).await;
+        let waiter = place.keeper(&format!("prefix={prefix}&doorbells=1")).await;
+        let guard = handed(&plain, &waiter, "x").await;
+        owners.push((owner(&waiter.0, "x").expect("with the lock"), guard, waiter));
+    }
+    assert_ne!(owners[0].0, owners[1].0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_who_share_a_lock_are_woken_one_after_the_other() {
+    let place = Place::new("shared");
+    let writer = place.keeper("doorbells=1").await;
+    let (_, plain) = place.keeper("").await;
+    let guard = handed(&plain, &writer, "x").await;
+    let (mut stores, mut waiting) = (Vec::new(), Vec::new());
+    for asleep in 1..=3 {
+        let (store, keeper) = place.keeper("doorbells=1").await;
+        let lock = keeper.lock("x").shared().wait(SOON);
+        waiting.push(tokio::spawn(async move { lock.acquire().await.expect("granted") }));
+        stores.push((store, keeper));
+        place.sleepers(asleep);
+    }
+    guard.release().await.expect("released");
+    for waiting in waiting {
+        waiting.await.expect("granted").release().await.expect("released");
+    }
+    is_free(&writer.0, "x");
+    assert!(stores.iter().map(|(store, _)| store.rung()).sum::<u64>() > 0);
+}
+
+/// Claims of the store itself: a keeper would send the second when the first has its answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_doorbell_is_not_kept_from_those_before_us_in_line() {
+    let place = Place::new("ahead");
+    let claim = |mode| {
+        let (name, holder) = (LockName::new("x").expect("a name"), HolderId::random().expect("random"));
+        let mut claim = Claim::new(name, holder, TTL * 10, system_now(), Arc::default());
+        (claim.mode, claim.queue) = (mode, true);
+        claim
+    };
+    let store = async |options| Arc::new(MysqlStore::connect(&place.url(options)).await.expect("connected"));
+    let [holder, reader, writer] = [store("").await, store("doorbells=1").await, store("doorbells=1").await];
+    let mut streams = tokio::task::JoinSet::new();
+    for store in [reader.clone(), writer.clone()] {
+        streams.spawn(async move {
+            loop {
+                store.next_event().await;
+            }
+        });
+    }
+    let held = claim(Mode::Exclusive);
+    holder.try_acquire(from_ref(&held)).await;
+    reader.try_acquire(&[claim(Mode::Shared)]).await;
+    has_owner(&holder, "x");
+    writer.try_acquire(&[claim(Mode::Exclusive)]).await;
+    place.sleepers(1);
+    let writer_at = place.connections(true);
+    reader.try_acquire(&[claim(Mode::Shared)]).await;
+    holder.release(from_ref(&held)).await;
+    // The first reader is let in; the second waits still, but behind the writer.
+    eventually(SOON, "the writer has the doorbell", || owner(&holder, "x").is_some_and(|id| writer_at.contains(&id)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_room_for_doorbells_waiters_ask() {
+    let place = Place::new("room");
+    SHARED.sql("ALTER USER room WITH MAX_USER_CONNECTIONS 4");
+    let [a, b] = [place.keeper("connections=1&doorbells=4").await, place.keeper("connections=1&doorbells=4").await];
+    for keeper in [&a.1, &b.1] {
+        drop(taken(keeper, "y").await);
+    }
+    eventually(SOON, "all are connected", || place.connections(false).len() == 4);
+    let mut guard = taken(&a.1, "x").await;
+    for next in [&b.1, &a.1, &b.1] {
+        let waiting = takes(next, "x");
+        eventually(SOON, "it is in line", || {
+            SHARED.sql("SELECT COUNT(*) FROM room.lockkeeper_claim WHERE kind = 1") == "1"
+        });
+        guard.release().await.expect("released");
+        guard = waiting.await.expect("granted");
+    }
+    assert_eq!((place.connections(false).len(), a.0.rung() + b.0.rung()), (4, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sleep_that_the_server_cuts_short_is_begun_anew() {
+    let server = MariaDbServer::new();
+    let mariadb = server.sql("SELECT VERSION()").contains("MariaDB");
+    server.sql(if mariadb { "SET GLOBAL max_statement_time = 2.5" } else { "SET GLOBAL max_execution_time = 2500" });
+    let url = format!("{}?doorbells=1", server.url());
+    let connect = async || Keeper::builder(&url).ttl(TTL).connect().await.expect("connected");
+    let [holder, a, b] = [connect().await, connect().await, connect().await];
+    let guard = taken(&holder, "x").await;
+    let mut waiting = tokio::task::JoinSet::new();
+    for keeper in [a, b] {
+        waiting.spawn(async move { taken(&keeper, "x").await.release().await.expect("released") });
+    }
+    // One of them has the doorbell. The other sleeps for a while, and then on the same connection anew.
+    let mut slept: Vec<(String, u64)> = Vec::new();
+    eventually(SOON, "it sleeps again", || {
+        let text = "SELECT ID, TIME FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'";
+        if let Some((id, time)) = server.sql(text).split_once('\t') {
+            slept.push((id.to_owned(), time.parse().expect("a number")));
+        }
+        !slept.is_sorted_by_key(|(_, time)| *time)
+    });
+    assert!(slept.iter().all(|(id, _)| *id == slept[0].0), "{slept:?}");
+    guard.release().await.expect("released");
+    waiting.join_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doorbells_belong_to_leases_of_our_own() {
+    for options in ["doorbells=1&mode=get_lock", "doorbells=1&layout=shedlock", "doorbells=33"] {
+        let error = Keeper::connect(format!("mysql://h/d?{options}")).await.map(|_| ()).expect_err("an error");
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{options}");
+        assert!(error.to_string().contains("doorbells"), "{error}");
+    }
+}
+
+const ROLE: &str = "LOCKKEEPER_TEST_DOORBELL";
+
+/// Not a test: the other process's `main`, when it is told where.
+#[test]
+fn act() {
+    let Ok(url) = std::env::var(ROLE) else { return };
+    let keeper = lockkeeper::blocking::Keeper::builder(url).ttl(TTL / 3).connect().expect("connected");
+    let _guard = keeper.lock("x").acquire().expect("granted");
+    // Until it is killed.
+    std::thread::sleep(SOON * 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doorbell_of_a_holder_that_dies_goes_to_the_next() {
+    let place = Place::new("dies");
+    let waiter = place.keeper("doorbells=1").await;
+    let (_, plain) = place.keeper("").await;
+    let guard = taken(&plain, "x").await;
+    let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
+    let holder =
+        Proc::start(command.args(["--exact", "doorbell::act", "--nocapture"]).env(ROLE, place.url("doorbells=1")));
+    has_owner(&waiter.0, "x");
+    guard.release().await.expect("released");
+    eventually(SOON, "the other process has the lock", || {
+        SHARED.sql("SELECT pid FROM dies.lockkeeper_lock") == holder.pid().to_string()
+    });
+    let waiting = takes(&waiter.1, "x");
+    place.sleepers(1);
+    let held = owner(&waiter.0, "x");
+    drop(holder);
+    eventually(SOON, "the waiter has its doorbell", || owner(&waiter.0, "x").is_some_and(|id| Some(id) != held));
+    waiting.await.expect("granted").release().await.expect("released");
+    is_free(&waiter.0, "x");
+}

@@ -1,0 +1,10 @@
+//! The MySQL stores on a real server: MariaDB, or the MySQL that `LOCKKEEPER_TEST_MYSQL` names.
+#![cfg(feature = "mysql")]
+
+mod doorbell;
+mod group;
+mod interop;
+mod logins;
+mod procedures;
+mod servers;
+mod steps;

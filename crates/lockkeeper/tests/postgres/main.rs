@@ -1,0 +1,11 @@
+//! The PostgreSQL stores on real servers.
+#![cfg(feature = "postgres")]
+
+mod advisory;
+mod interop;
+mod page;
+mod rows;
+mod servers;
+mod steps;
+#[cfg(feature = "transaction-tokio-postgres-0_7")]
+mod transaction;

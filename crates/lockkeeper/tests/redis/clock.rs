@@ -1,0 +1,74 @@
+//! The Redis store while the server's clock steps: tokens rise, nobody is stuck, and a waiter is never let in early
+//! unless the clock itself ended the lease.
+
+use lockkeeper::{Guard, Keeper, LossReason, State};
+use std::time::{Duration, Instant};
+use testkit::RedisServer;
+
+const TTL: Duration = Duration::from_secs(3);
+const HOUR: i64 = 3600;
+
+async fn keeper(server: &RedisServer) -> Keeper {
+    Keeper::builder(server.url()).ttl(TTL).connect().await.expect("connected")
+}
+
+async fn taken(keeper: &Keeper, name: &str) -> Guard {
+    keeper.lock(name).wait(Duration::from_secs(60)).acquire().await.expect("granted")
+}
+
+/// What the server believes.
+fn clock(server: &RedisServer) -> i64 {
+    server.cli(&["TIME"]).lines().next().and_then(|line| line.parse().ok()).expect("a time")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_set_back_keeps_the_holder_and_the_line_and_delays_nobody_by_more() {
+    let server = RedisServer::with_clock();
+    let [a, b, c] = [keeper(&server).await, keeper(&server).await, keeper(&server).await];
+    let guard = taken(&a, "x").await;
+    let waiting = tokio::spawn(async move { taken(&b, "x").await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let before = clock(&server);
+    server.step_clock(-HOUR);
+    assert!(clock(&server) < before - HOUR / 2, "the clock was stepped");
+    // Renewals and keep-alives go on.
+    tokio::time::sleep(TTL * 2).await;
+    assert_eq!(guard.state(), State::Held);
+    assert!(!waiting.is_finished());
+    let token = guard.token();
+    guard.release().await.expect("released");
+    let next = waiting.await.expect("granted");
+    assert!(next.token() > token, "also with the clock behind");
+
+    next.release().await.expect("released");
+
+    // A holder that died right when the clock went back has left a lease of an hour: the next cuts it to size.
+    let value = format!("lk1:{:032x}:{}:{}:1:-:h:1:", 7, token.get(), TTL.as_millis());
+    server.cli(&["SET", "z", &value, "PX", "3600000"]);
+    let asked = Instant::now();
+    taken(&c, "z").await.release().await.expect("released");
+    println!("a lease of an hour was over after {:?}", asked.elapsed());
+    assert!(asked.elapsed() < TTL * 2, "{:?}", asked.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_set_forward_ends_leases_and_everybody_is_told() {
+    let server = RedisServer::with_clock();
+    let [a, b] = [keeper(&server).await, keeper(&server).await];
+    let guard = taken(&a, "x").await;
+    let began = Instant::now();
+    let waiting = tokio::spawn(async move { taken(&b, "x").await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.step_clock(HOUR);
+    // The server has ended the lease; the holder learns of it at its next renewal, the waiter registers anew.
+    assert_eq!(guard.lost().await, LossReason::Gone);
+    let next = waiting.await.expect("granted");
+    assert!(next.token() > guard.token());
+    println!("lost and handed over within {:?}", began.elapsed());
+    assert!(began.elapsed() < TTL * 3, "{:?}", began.elapsed());
+    let token = next.token();
+    next.release().await.expect("released");
+    // And back again: tokens do not fall with the clock.
+    server.step_clock(0);
+    assert!(taken(&a, "x").await.token() > token);
+}

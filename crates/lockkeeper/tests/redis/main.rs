@@ -1,0 +1,17 @@
+//! The Redis stores on real servers, and Redlock.
+#![cfg(feature = "redis")]
+
+mod clock;
+mod foreign;
+mod groups;
+mod interop;
+mod interop_extended;
+mod layouts;
+#[path = "../peers/mod.rs"]
+mod peers;
+#[cfg(feature = "redlock")]
+mod redlock;
+mod servers;
+#[cfg(feature = "redlock")]
+mod tls;
+mod waits;

@@ -1,0 +1,174 @@
+//! Waiting on a real Redis: for long, and with messages that come late.
+#![allow(clippy::print_stdout, reason = "what was seen is for people")]
+
+use lockkeeper::{Guard, Keeper};
+use std::time::{Duration, Instant};
+use testkit::{Proxy, RedisServer, SOON, eventually};
+use tokio::task::JoinSet;
+
+async fn keeper(port: u16, ttl: Duration) -> Keeper {
+    Keeper::builder(format!("redis://127.0.0.1:{port}")).ttl(ttl).connect().await.expect("connected")
+}
+
+/// Waiters whose places end after a second unless they are kept alive.
+async fn wait_long(time: Duration) {
+    let server = RedisServer::new();
+    let (holder, ttl) = (keeper(server.port(), Duration::from_secs(30)).await, Duration::from_secs(1));
+    let guard = holder.lock("job").acquire().await.expect("free");
+    let line = || server.cli(&["ZRANGE", "lk:q:{job}", "0", "-1"]);
+    let mut waiting = Vec::new();
+    for place in 1..=3 {
+        let keeper = keeper(server.port(), ttl).await;
+        waiting.push(tokio::spawn(async move { keeper.lock("job").wait(time * 2 + SOON).acquire().await }));
+        eventually(SOON, "it is in line", || line().lines().count() == place);
+    }
+    let (places, end) = (line(), Instant::now() + time);
+    while Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        assert_eq!(line(), places, "nobody loses a place");
+    }
+    guard.check().expect("held all the time");
+    let mut last: Guard = guard;
+    for wait in waiting {
+        assert!(!wait.is_finished(), "one after the other");
+        let (token, released) = (last.token(), Instant::now());
+        last.release().await.expect("released");
+        last = wait.await.expect("no panic").expect("granted");
+        assert!(last.token() > token);
+        println!("in {:?} after the release", released.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_of_twenty_leases_keeps_its_place() {
+    wait_long(Duration::from_secs(20)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes five minutes: scripts/test-extended"]
+async fn a_wait_of_three_hundred_leases_keeps_its_place() {
+    wait_long(Duration::from_secs(300)).await;
+}
+
+/// Which connections of a server are cut.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    /// Those that calls go through, where grants are told too.
+    Shared,
+    /// The keeper's own for events, the only one that tracks keys.
+    Push,
+    Both,
+}
+
+fn field<'a>(client: &'a str, name: &str) -> &'a str {
+    client.split(' ').find_map(|field| field.strip_prefix(name)).expect("every client has it")
+}
+
+fn flags(client: &str) -> &str {
+    field(client, "flags=")
+}
+
+fn cut(server: &RedisServer, which: Cut) -> usize {
+    let clients = server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]);
+    let hit = |line: &&str| match which {
+        Cut::Shared => !flags(line).contains('t'),
+        Cut::Push => flags(line).contains('t'),
+        Cut::Both => true,
+    };
+    let ids: Vec<&str> = clients.lines().filter(hit).map(|line| field(line, "id=")).collect();
+    ids.iter().for_each(|id| drop(server.cli(&["CLIENT", "KILL", "ID", id])));
+    ids.len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_connections_are_cut_is_served_long_before_its_keep_alive() {
+    let server = RedisServer::new();
+    let ttl = Duration::from_secs(60);
+    for which in [Cut::Shared, Cut::Push, Cut::Both] {
+        let (holder, waiter) = (keeper(server.port(), ttl).await, keeper(server.port(), ttl).await);
+        let guard = holder.lock("job").acquire().await.expect("free");
+        let waiting = tokio::spawn(async move { waiter.lock("job").acquire().await });
+        eventually(SOON, "it is in line", || server.cli(&["ZCARD", "lk:q:{job}"]) == "1");
+        // Both have a push connection before one is cut.
+        eventually(SOON, "both listen", || {
+            server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]).lines().filter(|line| flags(line).contains('t')).count()
+                == 2
+        });
+        assert!(cut(&server, which) >= 2, "{which:?}");
+        let released = Instant::now();
+        guard.release().await.expect("released");
+        let guard = waiting.await.expect("no panic").expect("granted");
+        let took = released.elapsed();
+        println!("{which:?} cut: granted {took:?} after the release");
+        // The first keep-alive of its place is due after a third of ten seconds.
+        assert!(took < Duration::from_secs(2), "{which:?}: {took:?}");
+        guard.release().await.expect("released");
+    }
+}
+
+/// When a guard was known to be believed: from the first to the last time its check passed.
+#[derive(Debug)]
+struct Belief {
+    token: u64,
+    first: Instant,
+    last: Instant,
+}
+
+/// Takes the lock until `end`, noting what it believes.
+async fn believe(keeper: Keeper, end: Instant) -> Vec<Belief> {
+    let mut beliefs = Vec::new();
+    while Instant::now() < end {
+        // A slow way to the server is an outage now and then.
+        let Ok(guard) = keeper.lock("job").wait(Duration::from_secs(5)).acquire().await else { continue };
+        // Mostly short; now and then long enough to need renewals.
+        let most = if fastrand::u8(0..5) == 0 { 900 } else { 100 };
+        let leaves = Instant::now() + Duration::from_millis(fastrand::u64(0..most));
+        let mut belief: Option<Belief> = None;
+        loop {
+            // Before the check: whoever passes it now has believed since it was granted.
+            let now = Instant::now();
+            if guard.check().is_err() || now > leaves {
+                break;
+            }
+            let belief = belief.get_or_insert(Belief { token: guard.token().get(), first: now, last: now });
+            belief.last = now;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        beliefs.extend(belief);
+        let _ = guard.release().await;
+    }
+    beliefs
+}
+
+/// Messages held back for 0.9 of a lease, and everything else for `delay`.
+async fn late_pushes(delay: Duration) {
+    let ttl = Duration::from_secs(2);
+    let server = RedisServer::new();
+    let proxy = Proxy::new(server.port(), ttl.mul_f64(0.9), delay);
+    let end = Instant::now() + Duration::from_secs(15);
+    let mut tasks = JoinSet::new();
+    for (i, port) in [server.port(), proxy.port(), server.port(), proxy.port()].into_iter().enumerate() {
+        let keeper = keeper(port, ttl).await;
+        tasks.spawn(async move { (i, believe(keeper, end).await) });
+    }
+    let mut all = tasks.join_all().await;
+    all.sort_by_key(|(i, _)| *i);
+    let counts: Vec<usize> = all.iter().map(|(_, beliefs)| beliefs.len()).collect();
+    let mut beliefs: Vec<Belief> = all.into_iter().flat_map(|(_, beliefs)| beliefs).collect();
+    beliefs.sort_by_key(|belief| belief.token);
+    let overlaps = beliefs.windows(2).filter(|pair| pair[1].first <= pair[0].last).count();
+    println!("grants believed in: {counts:?}; {} messages held back; {overlaps} overlaps", proxy.held());
+    assert_eq!(overlaps, 0, "in {} grants", beliefs.len());
+    // Otherwise it shows nothing.
+    assert!(beliefs.len() >= 10 && counts[1] + counts[3] >= 1 && proxy.held() >= 5, "{counts:?} {}", proxy.held());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pushes_held_back_for_most_of_a_lease_never_make_two_believe() {
+    late_pushes(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_do_they_when_every_answer_is_slow() {
+    late_pushes(Duration::from_millis(400)).await;
+}

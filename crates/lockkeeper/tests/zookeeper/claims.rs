@@ -1,0 +1,164 @@
+//! The ZooKeeper store's claims one by one: what a break, strange children and lost answers leave behind.
+#![allow(clippy::print_stdout, reason = "measured numbers are for people")]
+#![allow(dead_code, reason = "the other ZooKeeper tests use the rest of what they share")]
+
+use crate::zk::{children, queued, raw};
+use lockkeeper::store::{Attempt, Break, Claim, Event, Mode, Release, Renewal};
+use lockkeeper::stores::zookeeper::ZooKeeperStore;
+use lockkeeper::{Keeper, LossReason, State, Store, Token};
+use std::time::{Duration, Instant};
+use testkit::{SOON, ZooKeeperServer};
+use zookeeper_client::{Acls, CreateMode};
+
+async fn store(server: &ZooKeeperServer, path: &str) -> ZooKeeperStore {
+    let url = format!("{}/{path}?follower_lag=1s&session_timeout=60s", server.url());
+    ZooKeeperStore::connect(&url).await.expect("connected")
+}
+
+async fn asked(store: &ZooKeeperStore, claim: &Claim) -> Attempt {
+    store.try_acquire(std::slice::from_ref(claim)).await.remove(0).expect("answered")
+}
+
+async fn released(store: &ZooKeeperStore, claim: &Claim) {
+    let answer = store.release(std::slice::from_ref(claim)).await.remove(0).expect("answered");
+    assert_eq!(answer, Release::Released);
+}
+
+/// The token of a claim whose turn has come.
+async fn turn(store: &ZooKeeperStore, claim: &Claim) -> Token {
+    let end = Instant::now() + SOON;
+    loop {
+        match store.renew(std::slice::from_ref(claim)).await.remove(0).expect("answered") {
+            Renewal::Granted(grant) => return grant.token,
+            // Told by an event before: a repeat brings the token.
+            Renewal::Renewed(_) => match asked(store, claim).await {
+                Attempt::Granted(grant) => return grant.token,
+                other => panic!("it holds: {other:?}"),
+            },
+            Renewal::Waiting(_) => assert!(Instant::now() < end, "its turn comes"),
+            Renewal::Lost(reason) => panic!("{reason}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn tokens_rise_also_for_those_who_came_after_a_break() {
+    let server = ZooKeeperServer::new();
+    let store = store(&server, "broken").await;
+    let [a, b, c, d] = std::array::from_fn(|_| queued("x", Mode::Exclusive));
+    let Attempt::Granted(first) = asked(&store, &a).await else { panic!("it is free") };
+    for waiter in [&b, &c] {
+        assert!(matches!(asked(&store, waiter).await, Attempt::Held(_)));
+    }
+    let Break::Broken(above) = store.break_lock(&a.name, first.token).await.expect("answered") else {
+        panic!("it was held")
+    };
+    // In line after the break, but before those who stood there have had their turn.
+    assert!(matches!(asked(&store, &d).await, Attempt::Held(_)));
+    let mut tokens = vec![first.token, above];
+    for claim in [&b, &c, &d] {
+        tokens.push(turn(&store, claim).await);
+        released(&store, claim).await;
+    }
+    // Whoever comes to an empty line needs no other number than its child's.
+    let e = queued("x", Mode::Exclusive);
+    let Attempt::Granted(last) = asked(&store, &e).await else { panic!("it is free") };
+    tokens.push(last.token);
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+#[tokio::test]
+async fn a_strange_child_keeps_no_claim_in_the_line() {
+    let server = ZooKeeperServer::new();
+    let (store, client) = (store(&server, "strange").await, raw(&server).await);
+    let node = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    client.mkdir("/strange/x", &node).await.expect("made");
+    // Its answer never comes, but its child does.
+    let mut claim = queued("x", Mode::Exclusive);
+    let paused = server.pause();
+    let unanswered = tokio::time::timeout(Duration::from_millis(200), asked(&store, &claim)).await;
+    assert!(unanswered.is_err(), "the server stands still");
+    drop(paused);
+    let end = Instant::now() + SOON;
+    let child = loop {
+        if let Some(child) = children(&client, "/strange/x").await.pop() {
+            break child;
+        }
+        assert!(Instant::now() < end, "the child comes");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    client.create("/strange/x/notes", b"", &node).await.expect("made");
+    // What Curator writes to ask for a lock.
+    client.set_data(&format!("/strange/x/{child}"), b"__REVOKE__", None).await.expect("written");
+    claim.unsettled = true;
+    released(&store, &claim).await;
+    assert_eq!(children(&client, "/strange/x").await, ["notes"]);
+}
+
+/// Permits are given back in any order: each wakes as many as watched it, once.
+#[tokio::test]
+async fn a_permit_given_back_wakes_nobody_twice() {
+    const LIMIT: usize = 8;
+    let server = ZooKeeperServer::new();
+    let store = store(&server, "permits").await;
+    let mode = Mode::Permit { limit: LIMIT as u32 };
+    let mut line: Vec<Claim> = (0..LIMIT + 24).map(|_| queued("x", mode)).collect();
+    for claim in &line {
+        asked(&store, claim).await;
+    }
+    let (before, mut count) = (server.counter("zk_packets_received"), 0);
+    while line.len() > LIMIT {
+        // The newest of those who hold: it is watched by most.
+        released(&store, &line.remove(LIMIT - 1)).await;
+        turn(&store, &line[LIMIT - 1]).await;
+        count += 1;
+    }
+    let each = (server.counter("zk_packets_received") - before) as f64 / f64::from(count);
+    println!("requests per permit given back, {LIMIT} at once: {each:.1}");
+    // At most LIMIT are woken, each to look at the line, its holder and LIMIT nodes.
+    assert!(each <= (LIMIT * (LIMIT + 4)) as f64, "{each}");
+}
+
+#[tokio::test]
+async fn many_who_find_no_server_wait_for_one_answer_together() {
+    let mut server = ZooKeeperServer::new();
+    let url = format!("{}/down?follower_lag=200ms&session_timeout=1s", server.url());
+    let store = ZooKeeperStore::connect(&url).await.expect("connected");
+    let held = queued("x", Mode::Exclusive);
+    asked(&store, &held).await;
+    server.kill();
+    let lost = async { while store.next_event().await != Event::Lost(held.holder, LossReason::SessionEnded) {} };
+    tokio::time::timeout(SOON, lost).await.expect("the session is given up");
+    let (claims, began): (Vec<Claim>, _) =
+        ((0..40).map(|n| queued(&n.to_string(), Mode::Exclusive)).collect(), Instant::now());
+    for answer in store.try_acquire(&claims).await {
+        let error = answer.expect_err("nobody is there");
+        assert_eq!(error.kind(), lockkeeper::ErrorKind::Unavailable, "{error}");
+    }
+    // Each waits for as long as a session may take to open, not for the others before it.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_disconnect_is_suspect_at_once_and_held_again_when_it_is_over() {
+    let mut server = ZooKeeperServer::new();
+    let url = format!("{}/cut?follower_lag=1s&session_timeout=110s", server.url());
+    // The next renewal would be half a minute away.
+    let ttl = Duration::from_secs(100);
+    let keeper = Keeper::builder(&url).ttl(ttl).connect().await.expect("connected");
+    let guard = keeper.lock("x").wait(SOON).acquire().await.expect("granted");
+    assert_eq!(guard.state(), State::Held);
+    server.kill();
+    for (state, change) in [(State::Suspect, "cut"), (State::Held, "back")] {
+        let end = Instant::now() + ttl / 4;
+        while guard.state() != state {
+            assert!(Instant::now() < end, "{state:?} when the connection is {change}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        if state == State::Suspect {
+            server.start();
+        }
+    }
+    guard.release().await.expect("released");
+}
