@@ -223,7 +223,7 @@ async fn a_holder_whose_packets_are_dropped_is_found_out_by_an_older_server_too(
 }
 
 async fn packets_are_dropped(test: &str, prepare: fn(&PostgresServer)) {
-    let Some(network) = Network::own(test) else { return };
+    let Some(network) = Network::own(&format!("advisory::{test}")) else { return };
     // Longer than the silence after which the server would look for its peer by itself.
     let ttl = Duration::from_secs(15);
     let server = PostgresServer::new();
