@@ -3,7 +3,7 @@
 use super::Subject;
 use crate::clock::{Stamp, system_now};
 use crate::store::{Attempt, Claim, Grant, Held, LossReason, Mode, Note, Release, Renewal, Store, StoreInfo};
-use crate::{HolderId, LockName, Result, Token};
+use crate::{ErrorKind, HolderId, LockName, Result, Token};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,6 +105,10 @@ pub(super) async fn unspoiled(info: &StoreInfo, mut round: impl AsyncFnMut(Durat
     panic!("the machine was too slow even for a lease of {ttl:?}");
 }
 
+/// How often a call may be repeated that was not answered in time: stores give up on one after a third of its lease, which
+/// is short here, and whoever asks again is told the same.
+const LATE: u32 = 5;
+
 /// The only answer to a batch of one.
 pub(super) fn one<T>(mut answers: Vec<Result<T>>) -> Result<T> {
     assert_eq!(answers.len(), 1, "one entry, one answer");
@@ -155,7 +159,13 @@ impl Hand {
     }
 
     pub(super) async fn attempt(&mut self) -> Attempt {
-        self.try_acquire().await.unwrap_or_else(|e| panic!("{self:?} could not ask: {e}"))
+        let mut late = 0;
+        loop {
+            match self.try_acquire().await {
+                Err(error) if error.kind() == ErrorKind::Unavailable && late < LATE => late += 1,
+                answer => return answer.unwrap_or_else(|e| panic!("{self:?} could not ask: {e}")),
+            }
+        }
     }
 
     /// Asks and is granted.
