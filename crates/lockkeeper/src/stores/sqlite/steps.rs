@@ -190,7 +190,11 @@ impl Steps {
             let bytes: Vec<u8> = row.get(0)?;
             if row.get(1)? {
                 let name = LockName::new(&bytes)?;
-                if let Some(record) = self.inspect(&name, now)? {
+                let record = self.inspect(&name, now).map_err(|fault| match fault {
+                    Fault::Entry(error) => Fault::Entry(error.for_lock(&name)),
+                    fault => fault,
+                })?;
+                if let Some(record) = record {
                     if page.records.len() == PAGE {
                         page.next = Some(Cursor(last));
                         return Ok(page);

@@ -145,6 +145,8 @@ async fn a_damaged_row_fails_its_own_name_only() {
     assert_eq!(e.kind(), ErrorKind::Unexpected);
     assert!(e.to_string().contains("'bad'") && e.to_string().contains("damaged"), "{e}");
     assert!(matches!(answers[1], Ok(Attempt::Granted(_))));
+    let e = store.list(b"", None).await.unwrap_err();
+    assert!(e.to_string().contains("'bad'"), "whoever lists is told which: {e}");
 }
 
 #[tokio::test]
