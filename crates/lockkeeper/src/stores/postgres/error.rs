@@ -70,7 +70,10 @@ fn from_driver(error: &tokio_postgres::Error) -> Error {
         source = inner.source();
     }
     let lower = text.to_lowercase();
-    if lower.contains("password missing") || lower.contains("authentication") {
+    if lower.contains("password missing") {
+        let text = "the server asks for a password, and the URL has none: give it there or by password_file";
+        Error::new(ErrorKind::Denied, text)
+    } else if lower.contains("authentication") {
         Error::new(ErrorKind::Denied, format!("the login failed: {text}"))
     } else if lower.contains("certificate") || lower.contains("tls") {
         Error::new(ErrorKind::Denied, format!("TLS was refused: {text}"))
