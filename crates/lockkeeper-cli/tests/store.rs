@@ -66,3 +66,22 @@ fn what_was_dropped_by_hand_is_made_again() {
     }
     ready(&init(&format!("{url}?mode=get_lock")));
 }
+
+/// A role that may use a store, but not make it, learns whether everything is there.
+#[test]
+fn a_role_that_may_not_make_what_is_missing_is_told() {
+    let (place, postgres, mariadb) = (Place::new(), PostgresServer::new(), MariaDbServer::new());
+    let init = |url: &str| place.ends(&["store", "init", url]);
+    assert_eq!((init(&postgres.url()).code, init(&mariadb.url()).code), (Some(0), Some(0)));
+    postgres.sql(
+        "CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA lockkeeper TO app;
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockkeeper TO app",
+    );
+    mariadb.sql("CREATE USER app; GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON test.* TO app");
+    let (app, too) = (postgres.url().replace("postgres@", "app@"), mariadb.url().replace("root@", "app@"));
+    assert_eq!((init(&app).code, init(&too).code), (Some(0), Some(0)), "{:?} {:?}", init(&app), init(&too));
+    postgres.sql("DROP TABLE lockkeeper.register");
+    mariadb.sql("DROP TABLE lockkeeper_claim");
+    one_sentence(&init(&app), 77, "lacks tables or functions, and this role may not make them");
+    one_sentence(&init(&too), 70, "lockkeeper_claim");
+}

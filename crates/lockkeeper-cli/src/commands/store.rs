@@ -11,10 +11,15 @@ pub(crate) async fn init(flag: Option<&str>, url: Option<&str>) -> Result<u8, Fa
         return Err(Failure::usage("[URL] cannot be used together with --store <URL>"));
     }
     let chosen = store::choose(url.or(flag))?;
-    match make(chosen.url()).await {
-        Err(error) if error.kind() != ErrorKind::Denied => return Err(error.into()),
-        // Connecting makes a store where there is none, and tells whether one can be used: then nothing was missing.
-        _ => drop(chosen.connect().await?),
+    let refused = match make(chosen.url()).await {
+        Err(error) if error.kind() == ErrorKind::Denied => Some(error),
+        made => made.map(|()| None)?,
+    };
+    // Makes a store where there is none; and if that was refused, it knows better why.
+    let keeper = chosen.connect().await?;
+    // MySQL refuses to make what is there, too; a keeper that has connected has seen that it is.
+    if let Some(error) = refused.filter(|_| keeper.info().scheme != "mysql") {
+        return Err(error.into());
     }
     output::print("the store is ready\n")?;
     Ok(0)
