@@ -276,6 +276,7 @@ fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
             };
             format!("'{word}' is not a command; known are {known}")
         }
+        ErrorKind::ArgumentConflict if arg == context(ContextKind::PriorArg) => format!("{arg} is given twice"),
         ErrorKind::ArgumentConflict => {
             format!("{arg} cannot be used together with {}", context(ContextKind::PriorArg))
         }

@@ -185,6 +185,79 @@ fn on_sqlite() {
     assert_ne!(ends(&place, &["fence", "install", "sqlite:."]).code, Some(0));
 }
 
+/// A URL that works for `--store` works here, and what cannot is told in the same words.
+#[test]
+fn urls_are_those_of_the_store() {
+    let (place, postgres, mariadb) = (Place::new(), PostgresServer::new(), MariaDbServer::new());
+    let directory = postgres.dir().path().display().to_string().replace('/', "%2F");
+    let socket = format!("postgres://postgres@{directory}:{}/postgres", postgres.port());
+    let socket_too = format!("mysql://root@localhost/test?socket={}", mariadb.dir().join("socket").display());
+    for url in [&socket, &socket_too, &format!("{}?ssl-mode=disabled", mariadb.url())] {
+        assert_eq!(ends(&place, &["fence", "install", url]).code, Some(0), "{url}");
+        assert_eq!(place.ends(&["run", "--store", url, "x", "--", "true"]).code, Some(0), "{url}");
+    }
+    let at = postgres.url();
+    for (url, part) in [
+        (format!("{at}?schema=public&schema=x"), "the option 'schema' is given twice"),
+        (format!("{at}?sslmode=disable&sslmode=disable"), "the option 'sslmode' is given twice"),
+        (format!("{at}?sslmode=verify-full&sslrootcert=absent"), "cannot read certificates from sslrootcert 'absent'"),
+        (format!("{}?ssl-ca=absent", mariadb.url()), "cannot read certificates from ssl-ca 'absent'"),
+        (format!("{}?ssl-mode=perhaps", mariadb.url()), "ssl-mode 'perhaps' is not known"),
+        (at.replace("127.0.0.1", "127.0.0.1,127.0.0.1"), "several hosts"),
+        (at.replace("127.0.0.1", "127.0.0.1:1,127.0.0.1"), "several hosts"),
+        (mariadb.url().replace("127.0.0.1", "127.0.0.1:1,127.0.0.1"), "several hosts"),
+    ] {
+        one_sentence(&ends(&place, &["fence", "status", &url]), 78, part);
+    }
+}
+
+#[test]
+fn why_a_server_cannot_is_told_apart() {
+    let (place, server) = (Place::new(), PostgresServer::new());
+    server.sql("CREATE ROLE still SUPERUSER LOGIN; ALTER ROLE still SET default_transaction_read_only = on");
+    let still = server.url().replace("postgres@", "still@");
+    one_sentence(&ends(&place, &["fence", "install", &still]), 69, "read-only");
+    std::fs::write(server.sql("SHOW hba_file"), "local all all trust\nhost all still 127.0.0.1/32 scram-sha-256\n")
+        .unwrap();
+    server.sql("SELECT pg_reload_conf()");
+    testkit::eventually(testkit::SOON, "a password is asked for", || {
+        ends(&place, &["fence", "status", &still]).stderr.contains("password")
+    });
+    one_sentence(&ends(&place, &["fence", "status", &still]), 77, "asks for a password, and none was given");
+}
+
+/// Whoever may call the procedures may still do so after the script was run again.
+#[test]
+fn running_the_script_again_takes_no_rights_away() {
+    let (place, server) = (Place::new(), MariaDbServer::new());
+    let script = ends(&place, &["fence", "install", "--print", "mysql:"]).stdout;
+    server.sql(&script);
+    server.sql(
+        "CREATE USER app; GRANT EXECUTE ON PROCEDURE test.lockkeeper_fence TO app;
+         GRANT EXECUTE ON PROCEDURE test.lockkeeper_fence_shared TO app",
+    );
+    server.sql(&script);
+    let grants = server.sql("SHOW GRANTS FOR app");
+    // MySQL cannot replace a procedure.
+    let kept = if server.is_mysql() { 0 } else { 2 };
+    assert_eq!(grants.matches("GRANT EXECUTE ON PROCEDURE").count(), kept, "{grants}");
+}
+
+#[test]
+fn the_servers_sql_mode_is_not_the_procedures() {
+    let (place, server) = (Place::new(), MariaDbServer::new());
+    let modes: &[&str] = if server.is_mysql() { &["", "ANSI"] } else { &["", "ANSI", "ORACLE"] };
+    for mode in modes {
+        server.sql(&format!("SET GLOBAL sql_mode = '{mode}'; DROP VIEW IF EXISTS lockkeeper_fence_version"));
+        let ended = ends(&place, &["fence", "install", &server.url()]);
+        assert!(ended.code == Some(0) && ended.stdout.contains("is installed"), "{mode}: {ended:?}");
+        server.sql("CALL lockkeeper_fence('x', 5, NULL, NULL)");
+        let used =
+            "SELECT DISTINCT sql_mode FROM information_schema.routines WHERE routine_name LIKE 'lockkeeper\\_fence%'";
+        assert_eq!(server.sql(used), "STRICT_ALL_TABLES", "{mode}");
+    }
+}
+
 #[test]
 fn what_is_printed_can_be_run_by_somebody_else() {
     let place = Place::new();
@@ -304,10 +377,13 @@ fn several_may_install_at_once() {
 fn a_reset_that_was_given_up_is_not_done_later() {
     let place = Place::new();
     let (postgres, mariadb) = (PostgresServer::new(), MariaDbServer::new());
-    let urls = [postgres.url(), mariadb.url()];
+    let file = rusqlite::Connection::open(place.dir.join("app.db")).unwrap();
+    file.execute_batch("CREATE TABLE mine (x)").unwrap();
+    let urls = [postgres.url(), mariadb.url(), "sqlite:app.db".to_owned()];
     for url in &urls {
         assert_eq!(ends(&place, &["fence", "install", url]).code, Some(0));
     }
+    file.execute_batch("BEGIN; INSERT INTO lockkeeper_fence (resource, token) VALUES ('x', 34)").unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (one, mut two) = runtime.block_on(async {
         let (client, connection) = tokio_postgres::connect(&urls[0], tokio_postgres::NoTls).await.unwrap();
@@ -325,8 +401,9 @@ fn a_reset_that_was_given_up_is_not_done_later() {
     });
     let resets = urls.map(|url| Proc::start(&mut place.bare(&["fence", "reset", "--resource", "x", &url])));
     for ended in resets.map(Proc::wait) {
-        one_sentence(&ended, 69, "nothing was changed");
+        one_sentence(&ended, 69, "has not finished within 10s; nothing was changed");
     }
+    file.execute_batch("COMMIT").unwrap();
     runtime.block_on(async {
         one.batch_execute("COMMIT").await.unwrap();
         two.query_drop("COMMIT").await.unwrap();
@@ -335,6 +412,8 @@ fn a_reset_that_was_given_up_is_not_done_later() {
     testkit::eventually(testkit::SOON, "nobody is left in PostgreSQL", || postgres.sql(ours) == "0");
     let theirs = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'DELETE%'";
     testkit::eventually(testkit::SOON, "nobody is left in MariaDB", || mariadb.sql(theirs) == "0");
+    let count = file.query_row("SELECT count(*) FROM lockkeeper_fences", [], |row| row.get::<_, i64>(0));
+    assert_eq!(count, Ok(1));
     assert_eq!(postgres.sql("SELECT token FROM lockkeeper_fences"), "34");
     assert_eq!(mariadb.sql("SELECT token FROM lockkeeper_fences"), "34");
 }

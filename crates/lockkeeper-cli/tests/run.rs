@@ -5,7 +5,7 @@ mod common;
 use common::Place;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use testkit::{SOON, Signal, eventually, is_alive};
+use testkit::{MariaDbServer, SOON, Signal, eventually, is_alive};
 
 #[test]
 fn the_second_of_two_exits_75_at_once_and_says_who_holds_it() {
@@ -201,4 +201,20 @@ fn a_lock_with_a_long_ttl_that_was_handed_over_is_not_in_danger() {
     assert_eq!(holder.wait().code, Some(0));
     let ended = waiter.wait();
     assert_eq!(ended.code, Some(4), "{ended:?}");
+}
+
+/// The first try meets a connection that the server has closed; the second one is as good.
+#[test]
+fn a_release_that_takes_two_tries_is_no_failure() {
+    let (place, server) = (Place::new(), MariaDbServer::new());
+    let holder = place.holder("job", &["--store", &server.url(), "--ttl", "1h"]);
+    let ours = "FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = 'test'";
+    for id in server.sql(&format!("SELECT id {ours}")).lines() {
+        server.sql(&format!("KILL {id}"));
+    }
+    place.dir.write("go", "");
+    let ended = holder.wait();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+    let next = place.ends(&["run", "--store", &server.url(), "-n", "job", "--", "true"]);
+    assert_eq!(next.code, Some(0), "{next:?}");
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Place, one_sentence};
-use testkit::PostgresServer;
+use testkit::{Ended, MariaDbServer, PostgresServer};
 
 #[test]
 fn a_privileged_role_makes_the_tables_and_another_uses_them() {
@@ -26,4 +26,62 @@ fn a_privileged_role_makes_the_tables_and_another_uses_them() {
     assert!(ran.stdout.trim().parse::<u64>().is_ok_and(|token| token > 0), "{ran:?}");
     // Where nothing is needed, nothing is done.
     assert_eq!(place.ends(&["store", "init"]).code, Some(0));
+}
+
+/// A table that somebody has dropped: errors advise `store init`, so it must help.
+#[test]
+fn what_was_dropped_by_hand_is_made_again() {
+    let (place, postgres, mariadb) = (Place::new(), PostgresServer::new(), MariaDbServer::new());
+    let init = |url: &str| place.ends(&["store", "init", url]);
+    let run = |url: &str| place.ends(&["run", "--store", url, "x", "--", "true"]);
+    let ready = |ended: &Ended| assert_eq!(ended.stdout, "the store is ready\n", "{ended:?}");
+    let (url, shed) = (postgres.url(), format!("{}?layout=shedlock", postgres.url()));
+    for dropped in
+        ["TABLE lock", "TABLE claim", "TABLE register", "FUNCTION renew", "TABLE advisory", "TABLE shed", "VIEW locks"]
+    {
+        ready(&init(&url));
+        let (kind, name) = dropped.split_once(' ').unwrap();
+        postgres.sql(&format!("DROP {kind} lockkeeper.{name} CASCADE"));
+        ready(&init(&url));
+        for args in [["ls", "--store", &url], ["ls", "--store", &format!("{url}?mode=advisory")]] {
+            assert_eq!(place.ends(&args).code, Some(0), "{dropped}");
+        }
+        for url in [&url, &shed] {
+            assert_eq!(run(url).code, Some(0), "{dropped}: {:?}", run(url));
+        }
+    }
+    // What is there is left as it is.
+    let token = "SELECT token FROM lockkeeper.lock WHERE name = 'x'";
+    let before = postgres.sql(token);
+    ready(&init(&url));
+    assert_eq!(postgres.sql(token), before);
+    let url = mariadb.url();
+    for dropped in ["TABLE lockkeeper_lock", "TABLE lockkeeper_claim", "PROCEDURE lockkeeper_step"] {
+        ready(&init(&url));
+        mariadb.sql(&format!("DROP {dropped}"));
+        // Whether somebody holds or waits needs all of them; taking a free lock does not.
+        one_sentence(&place.ends(&["ls", "--store", &url]), 70, "`lockkeeper store init` makes them");
+        ready(&init(&url));
+        assert_eq!(run(&url).code, Some(0), "{dropped}");
+    }
+    ready(&init(&format!("{url}?mode=get_lock")));
+}
+
+/// A role that may use a store, but not make it, learns whether everything is there.
+#[test]
+fn a_role_that_may_not_make_what_is_missing_is_told() {
+    let (place, postgres, mariadb) = (Place::new(), PostgresServer::new(), MariaDbServer::new());
+    let init = |url: &str| place.ends(&["store", "init", url]);
+    assert_eq!((init(&postgres.url()).code, init(&mariadb.url()).code), (Some(0), Some(0)));
+    postgres.sql(
+        "CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA lockkeeper TO app;
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockkeeper TO app",
+    );
+    mariadb.sql("CREATE USER app; GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON test.* TO app");
+    let (app, too) = (postgres.url().replace("postgres@", "app@"), mariadb.url().replace("root@", "app@"));
+    assert_eq!((init(&app).code, init(&too).code), (Some(0), Some(0)), "{:?} {:?}", init(&app), init(&too));
+    postgres.sql("DROP TABLE lockkeeper.register");
+    mariadb.sql("DROP TABLE lockkeeper_claim");
+    one_sentence(&init(&app), 77, "lacks tables or functions, and this role may not make them");
+    one_sentence(&init(&too), 70, "lockkeeper_claim");
 }

@@ -224,9 +224,14 @@ pub(crate) fn decode(text: &str) -> Result<String> {
             out.push(byte);
             continue;
         }
-        let digits = rest.get(..2).and_then(|d| std::str::from_utf8(d).ok()).ok_or_else(bad)?;
+        // Digits only: a number may have a sign, which means nothing here.
+        let digits = rest.get(..2).filter(|d| d.iter().all(u8::is_ascii_hexdigit));
+        let digits = digits.and_then(|d| std::str::from_utf8(d).ok()).ok_or_else(bad)?;
         out.push(u8::from_str_radix(digits, 16).map_err(|_| bad())?);
         rest = &rest[2..];
+    }
+    if out.contains(&0) {
+        return Err(Error::invalid_config("a store URL cannot hold a zero byte (%00)"));
     }
     String::from_utf8(out).map_err(|_| Error::invalid_config("a store URL must be UTF-8"))
 }
@@ -244,7 +249,7 @@ mod tests {
         let parts = parse("SQLite:/a%20b/c.db?synchronous=full&busy=5s").unwrap();
         assert_eq!((parts.scheme.as_str(), parts.place.as_str()), ("sqlite", "/a b/c.db"));
         assert_eq!(parts.options[1], ("busy".to_owned(), "5s".to_owned()));
-        for bad in ["nothing", "sqlite:%zz", "sqlite:%", "sqlite:x?a=1&a=2"] {
+        for bad in ["nothing", "sqlite:%zz", "sqlite:%", "sqlite:%+1", "sqlite:a%00b", "sqlite:x?a=1&a=2"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -29,7 +29,7 @@ pub(crate) async fn break_lock(store: Option<&str>, name: &OsStr, token: Token, 
             || "nobody holds it now".to_owned(),
             |r| {
                 let tokens: Vec<_> = r.holders.iter().filter_map(|h| h.token).map(|t| t.to_string()).collect();
-                format!("it is held by {} with token {}", output::holders(&r), tokens.join(", "))
+                format!("it is held with token {} by {}", tokens.join(", "), output::holders(&r))
             },
         );
         output::say(&format!("nobody holds '{name}' with token {token}: {now}"));

@@ -42,7 +42,8 @@ fn page(record: &Record, scheme: &str, worst: Option<Duration>) -> String {
         text += &format!("    mode      {}\n", holder.mode);
         text += &format!("    token     {}\n", holder.token.map_or_else(|| "-".to_owned(), |t| t.to_string()));
         text += &format!("    held for  {}\n", output::short(output::age(holder.since)));
-        text += &format!("    ends in   {} unless renewed\n", output::short(holder.remaining));
+        let renewed = if holder.remaining.is_some() { " unless renewed" } else { "" };
+        text += &format!("    ends in   {}{renewed}\n", output::short(holder.remaining));
     }
     if let Some(remark) = &record.remark {
         text += &format!("  {remark}\n");

@@ -34,6 +34,11 @@ impl Chosen {
         self
     }
 
+    /// The URL, with its secret.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Settings for a connection.
     pub(crate) fn builder(&self) -> Builder {
         Keeper::builder(&self.url)

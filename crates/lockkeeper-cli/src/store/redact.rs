@@ -68,11 +68,13 @@ fn strip_password(place: &str) -> String {
     format!("//{}", kept.join(","))
 }
 
-/// Names of options whose values are kept from children and messages; `…_file` only names a place.
+/// Names of options whose values are kept from children and messages. `…_file`, `sslkey` and `ssl-key` only name a place,
+/// and `key` a rule, without which the locks of a child would be others.
 fn is_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     let hints = ["pass", "pwd", "secret", "token", "auth", "key", "credential", "%"];
-    !key.ends_with("_file") && hints.iter().any(|hint| key.contains(hint))
+    let plain = key.ends_with("_file") || ["key", "sslkey", "ssl-key"].contains(&key.as_str());
+    !plain && hints.iter().any(|hint| key.contains(hint))
 }
 
 #[cfg(test)]
@@ -89,6 +91,9 @@ mod tests {
             ("etcds://u:hunter2@a:1,b:2?names=native", "etcds://u@a:1,b:2?names=native"),
             ("etcd://h?password_file=/run/p&api_key=hunter2", "etcd://h?password_file=/run/p"),
             ("consul://:hunter2@h:8500/team?token_file=/run/t", "consul://@h:8500/team?token_file=/run/t"),
+            // A rule and the names of files are no secrets; without them a child's lock would be another.
+            ("postgres://h/db?mode=advisory&key=sqlx&sslkey=/k", "postgres://h/db?mode=advisory&key=sqlx&sslkey=/k"),
+            ("mysql://h/db?ssl-key=/k&mode=get_lock&key=raw", "mysql://h/db?ssl-key=/k&mode=get_lock&key=raw"),
             ("redis://me:hunt,er2@h:1", "redis://me@h:1"),
             ("postgres://me:hun?ter2@h/db", "postgres:"),
             ("https://h?tok%65n=hunter2", "https://h"),

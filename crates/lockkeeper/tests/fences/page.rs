@@ -25,8 +25,10 @@ fn code_of(error: &tokio_postgres::Error) -> &str {
 #[test]
 fn after_a_refusal_the_others_must_be_rolled_back() {
     let resource = &fresh("refused");
+    // Kept until the end, since the last to use a server ends it; and begun out here, on no runtime.
+    let (postgres, mariadb) = (postgres::server(), mariadb::server());
     RUNTIME.block_on(async {
-        let mut client = client(&postgres::server().url()).await;
+        let mut client = client(&postgres.url()).await;
         for token in [34, 33] {
             let tx = client.transaction().await.unwrap();
             let entered = fence::postgres::enter(&tx, resource, &entrant(token)).await;
@@ -38,7 +40,7 @@ fn after_a_refusal_the_others_must_be_rolled_back() {
                 assert_eq!(code_of(&tx.execute("SELECT 1", &[]).await.unwrap_err()), "25P02");
             }
         }
-        let mut connection = Conn::from_url(mariadb::server().url()).await.unwrap();
+        let mut connection = Conn::from_url(mariadb.url()).await.unwrap();
         for token in [34, 33] {
             let mut tx = connection.start_transaction(TxOpts::new()).await.unwrap();
             let entered = fence::mysql::enter(&mut tx, resource, &entrant(token)).await;
@@ -205,8 +207,9 @@ fn a_token_column_refuses_by_the_number_of_rows() {
     assert_eq!(counted, [1, 1, 1, 0, 0]);
     assert_eq!(sqlite.query_row(read, [], |row| row.get::<_, i64>(0)).unwrap(), 18);
 
+    let (postgres, mariadb) = (postgres::server(), mariadb::server());
     RUNTIME.block_on(async {
-        let client = client(&postgres::server().url()).await;
+        let client = client(&postgres.url()).await;
         client.batch_execute(&format!("CREATE TEMPORARY {}; {row}", &table[7..])).await.unwrap();
         for (sql, rows) in [(enter, 1), (enter, 1), (write, 1), (&late_enter, 0), (&late_write, 0)] {
             assert_eq!(client.execute(sql, &[]).await.unwrap(), rows, "{sql}");
@@ -215,7 +218,7 @@ fn a_token_column_refuses_by_the_number_of_rows() {
 
         // With changed rows in place of found ones, the second entry of the same holder looks stale.
         for (found, second) in [(true, 1), (false, 0)] {
-            let options = Opts::from_url(&mariadb::server().url()).unwrap();
+            let options = Opts::from_url(&mariadb.url()).unwrap();
             let mut connection = Conn::new(OptsBuilder::from_opts(options).client_found_rows(found)).await.unwrap();
             connection.query_drop(format!("CREATE TEMPORARY {}", &table[7..])).await.unwrap();
             connection.query_drop(row).await.unwrap();

@@ -175,6 +175,7 @@ async fn reset(place: &Place, resource: Option<&str>, json: bool) -> Result<u8, 
     } else if count > 0 {
         output::print(&format!("reset {what} ({count}): the next token is accepted, whatever it is\n"))?;
     } else {
+        let what = if resource.is_some() { what } else { "a fence in this database".to_owned() };
         output::say(&format!("nobody has entered {what} yet: there is nothing to reset"));
     }
     Ok(if count > 0 { 0 } else { exit::NOT_HELD })

@@ -42,7 +42,10 @@ impl Base {
         let mut connection = Conn::new(options).await.map_err(failed)?;
         // A statement that we no longer wait for must not be done later.
         let patience = LOCK_PATIENCE.as_secs();
-        let set = format!("SET innodb_lock_wait_timeout = {patience}, lock_wait_timeout = {patience}");
+        // Procedures keep the mode they were made in, and some modes read another language.
+        let set = format!(
+            "SET innodb_lock_wait_timeout = {patience}, lock_wait_timeout = {patience}, sql_mode = 'STRICT_ALL_TABLES'"
+        );
         connection.query_drop(set).await.map_err(failed)?;
         Ok(Self { connection, shown: place.shown.clone() })
     }

@@ -114,12 +114,20 @@ impl Base {
     }
 }
 
+/// The driver has a sentence for it, but no code.
+fn lacks_password(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.to_string().contains("password missing"))
+}
+
 fn map_err(shown: &str, error: &tokio_postgres::Error) -> Failure {
     let code = error.code().map_or("", |code| code.code());
     let kind = match code {
         "42501" => ErrorKind::Denied,
         "3D000" => ErrorKind::InvalidConfig,
-        "" | "55P03" => ErrorKind::Unavailable,
+        // A server that is a standby, or a role whose transactions are read-only.
+        "25006" | "55P03" => ErrorKind::Unavailable,
+        "" if lacks_password(error) => ErrorKind::Denied,
+        "" => ErrorKind::Unavailable,
         _ if code.starts_with("28") => ErrorKind::Denied,
         _ if ["08", "53", "57"].iter().any(|class| code.starts_with(class)) => ErrorKind::Unavailable,
         _ => ErrorKind::Unexpected,
@@ -128,6 +136,9 @@ fn map_err(shown: &str, error: &tokio_postgres::Error) -> Failure {
     let why = match (error.as_db_error(), std::error::Error::source(error)) {
         (Some(_), _) if code == "55P03" => inside(),
         (Some(database), _) => database.message().to_owned(),
+        (None, _) if lacks_password(error) => {
+            "the server asks for a password, and none was given: use password_file= or PGPASSWORD".to_owned()
+        }
         (None, Some(source)) => source.to_string(),
         (None, None) => error.to_string(),
     };

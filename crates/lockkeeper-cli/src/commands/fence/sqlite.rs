@@ -1,7 +1,7 @@
 //! SQLite.
 
 use super::url::Place;
-use super::{PATIENCE, Row, failure};
+use super::{LOCK_PATIENCE, Row, failure};
 use crate::exit::Failure;
 use lockkeeper::ErrorKind;
 use lockkeeper::fence::sqlite as fence;
@@ -23,7 +23,7 @@ impl Base {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let open = || {
             let connection = Connection::open_with_flags(&place.database, flags)?;
-            connection.busy_timeout(PATIENCE)?;
+            connection.busy_timeout(LOCK_PATIENCE)?;
             // Reads the file for the first time.
             connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
             Ok(connection)
@@ -70,5 +70,12 @@ fn map_err(shown: &str, error: &Error) -> Failure {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull) => ErrorKind::Unavailable,
         _ => ErrorKind::Unexpected,
     };
-    failure(kind, format!("{shown}: {}", escape(error.to_string().as_bytes())))
+    let why = match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy) => {
+            let waited = LOCK_PATIENCE.as_secs();
+            format!("somebody who writes to the file has not finished within {waited}s; nothing was changed")
+        }
+        _ => error.to_string(),
+    };
+    failure(kind, format!("{shown}: {}", escape(why.as_bytes())))
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The certificates of the authorities to trust.
 pub(super) fn authorities(place: &Place) -> Result<Vec<CertificateDer<'static>>, Failure> {
-    let Some(file) = &place.ca_file else {
+    let Some((option, file)) = &place.ca_file else {
         let found = rustls_native_certs::load_native_certs().certs;
         if found.is_empty() {
             return Err(Failure::config("this machine has no certificate authorities to trust; give ca_file"));
@@ -18,7 +18,7 @@ pub(super) fn authorities(place: &Place) -> Result<Vec<CertificateDer<'static>>,
         return Ok(found);
     };
     let wrong = |e: &dyn std::fmt::Display| {
-        Failure::config(format!("cannot read certificates from ca_file '{}': {e}", store::path(file)))
+        Failure::config(format!("cannot read certificates from {option} '{}': {e}", store::path(file)))
     };
     let certificates = CertificateDer::pem_file_iter(file).map_err(|e| wrong(&e))?;
     let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(|e| wrong(&e))?;

@@ -40,8 +40,8 @@ impl Kind {
 
     fn options(self) -> &'static [&'static str] {
         match self {
-            Self::Postgres => &["password_file", "ca_file", "sslmode", "socket", "schema"],
-            Self::Mysql => &["password_file", "ca_file", "sslmode", "socket"],
+            Self::Postgres => &["password_file", "ca_file", "sslrootcert", "sslmode", "socket", "schema"],
+            Self::Mysql => &["password_file", "ca_file", "ssl-ca", "ssl-mode", "sslmode", "socket"],
             Self::Sqlite => &[],
         }
     }
@@ -63,7 +63,8 @@ pub(super) struct Place {
     pub(super) schema: Option<String>,
     /// Whether the server's certificate is asked for, and checked.
     pub(super) tls: bool,
-    pub(super) ca_file: Option<PathBuf>,
+    /// Whom to trust, and which option says so: each database has its own word for it.
+    pub(super) ca_file: Option<(String, PathBuf)>,
 }
 
 /// The URL, and what the user should know about the choice.
@@ -150,6 +151,9 @@ fn authority(place: &mut Place, rest: &str) -> Result<(), Failure> {
     let (user, password) = login.split_once(':').map_or((login, None), |(user, password)| (user, Some(password)));
     place.user = Some(decode(user)?).filter(|user| !user.is_empty());
     place.password = password.map(decode).transpose()?;
+    if host.contains(',') {
+        return Err(wrong("the URL has several hosts, and a fence is set up through the one that can be written to"));
+    }
     let bracketed = host.strip_prefix('[').and_then(|host| host.split_once(']'));
     let (host, port) = match bracketed {
         Some((host, port)) => (host, port.strip_prefix(':')),
@@ -164,12 +168,16 @@ fn authority(place: &mut Place, rest: &str) -> Result<(), Failure> {
     if place.kind == Kind::Mysql && place.database.is_empty() {
         return Err(wrong("the URL names no database"));
     }
-    let here = matches!(place.host.as_str(), "" | "localhost" | "::1") || place.host.starts_with("127.");
+    // A host that begins with a slash is the directory of a socket.
+    let here = matches!(place.host.as_str(), "" | "localhost" | "::1")
+        || place.host.starts_with(['/'])
+        || place.host.starts_with("127.");
     place.tls = !here;
     Ok(())
 }
 
 fn options(place: &mut Place, query: &str) -> Result<(), Failure> {
+    let mut seen = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = decode(value)?;
@@ -182,19 +190,27 @@ fn options(place: &mut Place, query: &str) -> Result<(), Failure> {
         if value.is_empty() {
             return Err(Failure::config(format!("the option '{key}' has no value")));
         }
+        if seen.contains(&key) {
+            return Err(Failure::config(format!("the option '{key}' is given twice")));
+        }
+        seen.push(key);
         match key {
             "password_file" => place.password = Some(password(Path::new(&value))?),
-            "ca_file" => (place.tls, place.ca_file) = (true, Some(value.into())),
+            "ca_file" | "sslrootcert" | "ssl-ca" => {
+                (place.tls, place.ca_file) = (true, Some((key.to_owned(), value.into())));
+            }
             "socket" => place.socket = Some(value.into()),
             "schema" => place.schema = Some(value),
             _ => {
+                let (off, on) = if key == "ssl-mode" { ("disabled", "required") } else { ("disable", "require") };
                 place.tls = match value.as_str() {
-                    "disable" => false,
-                    "require" | "verify-full" => true,
+                    value if value == off => false,
+                    value if value == on => true,
+                    "verify-full" | "verify-identity" => true,
                     _ => {
                         let value = escape(value.as_bytes());
                         return Err(Failure::config(format!(
-                            "sslmode '{value}' is not known: 'disable', or 'require', which checks the certificate too"
+                            "{key} '{value}' is not known: '{off}', or '{on}', which checks the certificate too"
                         )));
                     }
                 };
@@ -221,7 +237,9 @@ fn decode(text: &str) -> Result<String, Failure> {
             bytes.push(*first);
             continue;
         }
-        let digits = rest.get(..2).and_then(|d| std::str::from_utf8(d).ok()).ok_or_else(wrong)?;
+        // Digits only: a number may have a sign, which means nothing here.
+        let digits = rest.get(..2).filter(|d| d.iter().all(u8::is_ascii_hexdigit));
+        let digits = digits.and_then(|d| std::str::from_utf8(d).ok()).ok_or_else(wrong)?;
         bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
         rest = &rest[2..];
     }
@@ -254,6 +272,7 @@ mod tests {
             ("mysql://me:hunter2@h", "names no database"),
             ("mysql://me:hunter2@h:x/d", "the port is not a number"),
             ("postgres://me:hunter2%@h/d", "has a '%'"),
+            ("postgres://me:hunter2%+1@h/d", "has a '%'"),
             ("postgres://h/d?sslmode=prefer", "'prefer' is not known"),
             ("postgres://h/d?paswd=hunter2", "known are password_file"),
             ("sqlite:a.db?x=hunter2", "it has none"),

@@ -25,11 +25,14 @@ use crate::store::Chosen;
 use crate::{output, store};
 use child::End;
 use events::Voice;
-use lockkeeper::{Guard, Keeper, Lock, LockName};
+use lockkeeper::{Error, Guard, Keeper, Lock, LockName};
 use serde_json::json;
 use signals::Signals;
 use std::time::{Duration, Instant};
 use terminal::Terminal;
+
+/// How long the keeper may go on trying to release when its first try has failed.
+const LATE_RELEASE: Duration = Duration::from_secs(1);
 
 /// Runs a command under a lock.
 pub(crate) async fn run(store: Option<&str>, args: RunArgs) -> Result<u8, Failure> {
@@ -64,7 +67,13 @@ async fn in_order(store: Option<&str>, args: &RunArgs, voice: &Voice) -> Result<
     };
     settle(&guard).await?;
     let code = hold(&guard, &chosen, args, voice, &mut signals).await;
-    let released = guard.release().await;
+    let mut released = guard.release().await;
+    // The server may have closed the connection meanwhile. The keeper tries again: only what stays so is worth a word.
+    if released.as_ref().is_err_and(Error::is_retryable)
+        && keeper.close(LATE_RELEASE).await.is_ok_and(|left| left.releasing == 0)
+    {
+        released = Ok(());
+    }
     match (&code, released) {
         (Ok(exit::LOST), _) => {}
         (_, Ok(())) => voice.tell("released", "", json!({ "name": name.to_string() })),

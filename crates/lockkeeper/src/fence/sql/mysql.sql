@@ -1,5 +1,6 @@
 -- Lockkeeper's fence for MySQL 8 and MariaDB 10.5 and newer, layout 1. For the mysql or mariadb command line client,
--- in the database it shall live in; again does no harm.
+-- in the database it shall live in; again does no harm, except that MySQL, which cannot replace a procedure, forgets
+-- who was granted EXECUTE on one. MariaDB replaces it in place: each reads the comments that are meant for it.
 DELIMITER //
 
 CREATE TABLE IF NOT EXISTS lockkeeper_fences (
@@ -11,12 +12,12 @@ CREATE TABLE IF NOT EXISTS lockkeeper_fences (
 ) ENGINE=InnoDB
 //
 
-DROP PROCEDURE IF EXISTS lockkeeper_fence
+/*M!100600 DO 0 */ /*!80000 DROP PROCEDURE IF EXISTS lockkeeper_fence */
 //
 
 -- First in every transaction of an Exclusive holder, before it reads anything: locks the resource until the end of the
 -- transaction and refuses a stale token with SQLSTATE 45LK1. Holder and store may be NULL.
-CREATE PROCEDURE lockkeeper_fence(
+CREATE /*M!100600 OR REPLACE */ PROCEDURE lockkeeper_fence(
   IN p_resource text CHARACTER SET utf8mb4, IN p_token bigint,
   IN p_holder varchar(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
   IN p_store varchar(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
@@ -58,11 +59,11 @@ BEGIN
 END
 //
 
-DROP PROCEDURE IF EXISTS lockkeeper_fence_shared
+/*M!100600 DO 0 */ /*!80000 DROP PROCEDURE IF EXISTS lockkeeper_fence_shared */
 //
 
 -- The same for a Shared holder: many at once, as long as no later Exclusive holder has entered. Raises nothing.
-CREATE PROCEDURE lockkeeper_fence_shared(
+CREATE /*M!100600 OR REPLACE */ PROCEDURE lockkeeper_fence_shared(
   IN p_resource text CHARACTER SET utf8mb4, IN p_token bigint,
   IN p_store varchar(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
 MODIFIES SQL DATA SQL SECURITY INVOKER

@@ -54,6 +54,7 @@ fn from_server(code: u16, text: &str) -> Error {
             format!("the login lacks a permission ({text}); the store's page says which are needed"),
         ),
         1049 => Error::invalid_config(format!("the server has no such database: {text}")),
+        1298 => Error::invalid_config(format!("the server does not know time_zone: {text}")),
         1046 => Error::invalid_config("a MySQL URL names the database: mysql://HOST/DATABASE"),
         1040 | 1203 | 1226 => {
             Error::unavailable(format!("the server has no room for another connection (max_connections): {text}"))
@@ -153,6 +154,7 @@ mod tests {
             (1142, ErrorKind::Denied),
             (1370, ErrorKind::Denied),
             (1049, ErrorKind::InvalidConfig),
+            (1298, ErrorKind::InvalidConfig),
             (1040, ErrorKind::Unavailable),
             (1290, ErrorKind::Unavailable),
             (1836, ErrorKind::Unavailable),

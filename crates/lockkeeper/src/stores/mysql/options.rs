@@ -92,7 +92,12 @@ impl Options {
     pub(super) fn parse(place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let split = URL.split(place)?;
         let (user, mut password) = split.login()?;
-        let (host, port) = URL.host(split.hosts, 3306)?;
+        // In place of a host there may be a socket.
+        let by_socket = split.hosts.is_empty() && pairs.iter().any(|(name, _)| name == "socket");
+        let (host, port) = URL.host(if by_socket { "localhost" } else { split.hosts }, 3306)?;
+        if split.hosts.contains(',') {
+            return Err(bad("a MySQL URL has one host, and this one has several: name the server that is written to"));
+        }
         let database = crate::url::decode(split.path)?;
         if database.is_empty() {
             return Err(bad("a MySQL URL names the database: mysql://HOST/DATABASE"));
@@ -119,6 +124,7 @@ impl Options {
             }
             match (name.as_str(), value.as_str()) {
                 ("password_file", _) => password = Some(URL.secret("password", password.as_deref(), name, value)?),
+                ("socket", "") => return Err(bad("socket= names no file: it is the path of the server's Unix socket")),
                 ("socket", _) => builder = builder.socket(Some(value)),
                 ("ssl-mode", _) => {
                     ssl_mode = Some(parse_ssl_mode(value).ok_or_else(|| {
@@ -280,6 +286,10 @@ mod tests {
         assert_eq!((opts.user(), opts.pass()), (Some("ann"), Some("p@s:s")));
         assert_eq!((options.prefix.as_str(), options.connections), ("lockkeeper_", 2));
         assert_eq!(parse("//[::1]/d", &[]).unwrap().opts(false).ip_or_hostname(), "::1");
+        for place in ["///d", "//ann@/d", "//h/d"] {
+            let opts = parse(place, &[("socket", "/run/s")]).unwrap().opts(false);
+            assert_eq!((opts.socket(), opts.db_name()), (Some("/run/s"), Some("d")), "{place}");
+        }
         let shed = parse("//h/d", &[("layout", "shedlock"), ("table", "jobs")]).unwrap();
         assert_eq!((shed.prefix.as_str(), shed.shedlock.unwrap().name.as_str()), ("lockkeeper_shed_", "jobs"));
     }
@@ -292,6 +302,9 @@ mod tests {
             ("///d", &[]),
             ("//h:x/d", &[]),
             ("//h:70000/d", &[]),
+            ("//a,b/d", &[]),
+            ("//a:1,b:2/d", &[]),
+            ("//h/d", &[("socket", "")]),
             ("//h/d", &[("ssl-ca", "/nowhere")]),
             ("//h/d", &[("ssl-mode", "maybe")]),
             ("//h/d", &[("connections", "0")]),

@@ -87,13 +87,21 @@ pub(super) async fn check(dial: &Dial) -> Result<Server> {
             Found::Nothing | Found::Older { .. } => install_now(conn, &dial.options, server, false).await?,
             Found::Other(version) => return Err(wrong_version(&dial.options, version)),
         }
-        // Most calls need no procedure. That it is missing, or not ours to call, must not come out when one does.
+        // Most calls need no procedure, and one table. That another is missing, or not ours to use, must not come out when
+        // one does.
         let mut rows = Vec::new();
+        run(conn, &every_table(&dial.options.prefix), &mut rows).await.map_err(map_err)?;
         let probe = super::step::probe(&dial.options.prefix, dial.options.shedlock.is_some());
         call(conn, &dial.options.prefix, &probe, &mut rows).await.map_err(map_err)?;
         Ok(server)
     })
     .await
+}
+
+/// Names every table, and reads nothing.
+fn every_table(prefix: &str) -> String {
+    let read = |table| format!("SELECT 1 FROM `{prefix}{table}` WHERE FALSE");
+    ["lock", "claim", "register", "session"].map(read).join(" UNION ALL ")
 }
 
 /// Makes the tables, and whatever is missing of them.

@@ -30,6 +30,10 @@ fn from_server(code: &str, text: &str) -> Error {
         "3D000" => Error::invalid_config(format!("the server has no such database: {text}")),
         "53300" => Error::unavailable("the server has no room for another connection (max_connections)"),
         "25006" => Error::unavailable("the server is a standby or read-only, so it cannot keep locks"),
+        "3F000" if text.contains("selected to create in") => Error::invalid_config(
+            "the role's search_path has no schema for ShedLock's table: name it, as in table=SCHEMA.shedlock",
+        ),
+        "25P03" => Error::unavailable(format!("the server closed the connection: {code} {text}")),
         "57P01" | "57P02" => Error::unavailable("the server closed the connection (57P01: shut down or terminated)"),
         "57P03" => Error::unavailable(format!("the server cannot answer now: {text}")),
         "3F000" | "42P01" | "42883" | "42703" | "42704" | "42804" => Error::new(
@@ -70,7 +74,10 @@ fn from_driver(error: &tokio_postgres::Error) -> Error {
         source = inner.source();
     }
     let lower = text.to_lowercase();
-    if lower.contains("password missing") || lower.contains("authentication") {
+    if lower.contains("password missing") {
+        let text = "the server asks for a password, and the URL has none: give it there or by password_file";
+        Error::new(ErrorKind::Denied, text)
+    } else if lower.contains("authentication") {
         Error::new(ErrorKind::Denied, format!("the login failed: {text}"))
     } else if lower.contains("certificate") || lower.contains("tls") {
         Error::new(ErrorKind::Denied, format!("TLS was refused: {text}"))
@@ -90,6 +97,7 @@ pub(super) fn is_fatal(error: &tokio_postgres::Error) -> bool {
             *code == SqlState::READ_ONLY_SQL_TRANSACTION
                 // What a statement was prepared for has changed.
                 || *code == SqlState::FEATURE_NOT_SUPPORTED
+                || *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
                 || matches!(code.code().get(..2), Some("08" | "57")) && *code != SqlState::QUERY_CANCELED
         }
     }
@@ -123,7 +131,10 @@ mod tests {
             ("57014", "canceling statement due to statement timeout", ErrorKind::Unavailable),
             ("40P01", "deadlock detected", ErrorKind::Unavailable),
             ("53100", "could not extend file", ErrorKind::Unavailable),
+            ("25P03", "terminating connection due to idle-in-transaction timeout", ErrorKind::Unavailable),
             ("42P01", "", ErrorKind::Foreign),
+            ("3F000", "schema \"x\" does not exist", ErrorKind::Foreign),
+            ("3F000", "no schema has been selected to create in", ErrorKind::InvalidConfig),
             ("LK010", "", ErrorKind::InvalidConfig),
             ("08P01", "no such database: x", ErrorKind::InvalidConfig),
             ("08P01", "SASL authentication failed", ErrorKind::Denied),

@@ -93,6 +93,17 @@ impl PostgresStore {
         Self::from_options(options).await
     }
 
+    /// Makes the tables and functions of a URL, and whatever has gone missing of them, as a role that may; what
+    /// `lockkeeper store init` does. Repeating it does no harm.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn install(url: &str) -> Result<()> {
+        let parts = crate::url::parse(url)?;
+        let links = Links::new(Options::parse(&parts.raw_place, &parts.options)?);
+        connecting::ask(async move { schema::repair(&links).await }).await.map_err(|e| e.during("store init"))
+    }
+
     async fn from_options(options: Options) -> Result<Self> {
         // Not a holder's id, but the same need: 128 bits that nobody else has.
         let keeper = HolderId::random()?;

@@ -104,6 +104,11 @@ impl Options {
                 "application_name" => options.application_name = value.clone(),
                 "connect_timeout" => {
                     options.connect_timeout = duration::parse(value).map_err(|e| e.in_store("postgres"))?;
+                    if options.connect_timeout.is_zero() {
+                        return Err(
+                            URL.bad("connect_timeout=0: no server answers in no time; it is a duration, such as 5s")
+                        );
+                    }
                 }
                 "connections" => {
                     let count = value.parse().ok().filter(|count| (1..=MAX_CONNECTIONS).contains(count));
@@ -240,6 +245,7 @@ mod tests {
             ("//h", &[("connections", "0")]),
             ("//h", &[("connections", "17")]),
             ("//h", &[("connect_timeout", "5")]),
+            ("//h", &[("connect_timeout", "0s")]),
             ("//h", &[("target_session_attrs", "standby")]),
             ("//h", &[("pooled", "maybe")]),
             ("//h", &[("mode", "session")]),

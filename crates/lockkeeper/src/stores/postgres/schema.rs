@@ -56,7 +56,9 @@ fn install(schema: &str) -> String {
             .replace("{patience}", PATIENCE)
             .replace("{last}", "9007199254740991")
     };
-    let (texts, replaced) = (fill(TEXTS), fill(&replacing()));
+    let (texts, replaced, repaired) = (fill(TEXTS), fill(&replacing()), fill(&missing()));
+    let gone = absent(schema);
+    let answer = fill(&statements().filter(|text| text.starts_with("CREATE TYPE ")).collect::<String>());
     format!(
         "DO $do$ BEGIN
     PERFORM set_config('lock_timeout', '{INSTALL_PATIENCE}', true), pg_advisory_xact_lock({INSTALLING});
@@ -72,6 +74,12 @@ $install$;
         EXECUTE $replace$
 {replaced}
 $replace$;
+    ELSIF EXISTS (SELECT FROM {schema}.layout l WHERE version = {VERSION} AND {FOUND} = {REVISION}) AND ({gone}) THEN
+        IF to_regtype('{schema}.answer') IS NULL THEN EXECUTE $type${answer}$type$; END IF;
+        EXECUTE $repair$
+{repaired}
+{replaced}
+$repair$;
     END IF;
 END $do$"
     )
@@ -80,19 +88,53 @@ END $do$"
 /// The revision in a row `l` of `layout`; the first tables had no column for it.
 const FOUND: &str = "coalesce((to_jsonb(l) ->> 'revision')::integer, 0)";
 
+/// The texts one by one, without the comments between them. Bodies are indented: only whole statements begin a line so.
+fn statements() -> impl Iterator<Item = String> {
+    let mut all: Vec<String> = Vec::new();
+    for line in TEXTS.lines() {
+        if line.starts_with("CREATE ") || line.starts_with("INSERT ") {
+            all.push(String::new());
+        }
+        if let Some(last) = all.last_mut().filter(|_| !line.starts_with("--")) {
+            last.push_str(line);
+            last.push('\n');
+        }
+    }
+    all.into_iter()
+}
+
+/// Tables that are not there.
+fn missing() -> String {
+    let tables = statements().filter(|text| text.starts_with("CREATE TABLE "));
+    tables.map(|text| text.replacen("CREATE TABLE ", "CREATE TABLE IF NOT EXISTS ", 1)).collect()
+}
+
+/// Whether something that belongs to the layout is not there.
+fn absent(schema: &str) -> String {
+    let names = |kind: &str| {
+        let begins = format!("CREATE {kind} {{s}}.");
+        let name = |text: String| {
+            let rest = text.strip_prefix(&begins)?;
+            Some(format!("'{}'", rest.split([' ', '(']).next()?))
+        };
+        statements().filter_map(name).collect::<Vec<_>>()
+    };
+    let relations = [names("TABLE"), names("VIEW")].concat().join(", ");
+    let functions = names("FUNCTION").join(", ");
+    format!(
+        "EXISTS (SELECT FROM unnest(ARRAY[{relations}]) AS n WHERE to_regclass('{schema}.' || n) IS NULL)
+        OR EXISTS (SELECT FROM unnest(ARRAY[{functions}]) AS n WHERE NOT EXISTS (
+            SELECT FROM pg_proc WHERE proname = n AND pronamespace = to_regnamespace('{schema}')))"
+    )
+}
+
 /// Functions and views again, in place of those that are there; who may use them stays the same. Tables and types are the
 /// layout's.
 fn replacing() -> String {
     let mut text = String::from("\n");
-    // Bodies are indented: only whole statements begin a line so.
-    let mut kept = false;
-    for line in TEXTS.lines() {
-        if line.starts_with("CREATE ") || line.starts_with("INSERT ") {
-            kept = line.starts_with("CREATE FUNCTION ") || line.starts_with("CREATE VIEW ");
-        }
-        if kept {
-            text.push_str(&line.replacen("CREATE ", "CREATE OR REPLACE ", usize::from(line.starts_with("CREATE "))));
-            text.push('\n');
+    for statement in statements() {
+        if statement.starts_with("CREATE FUNCTION ") || statement.starts_with("CREATE VIEW ") {
+            text.push_str(&statement.replacen("CREATE ", "CREATE OR REPLACE ", 1));
         }
     }
     text.push_str("UPDATE {s}.layout SET revision = {revision};");
@@ -104,6 +146,18 @@ fn replacing() -> String {
 pub(super) struct Server {
     /// Whether a commit that was answered survives a crash.
     pub(super) durable: bool,
+}
+
+/// Makes what is missing, also of a layout that was finished once; refuses those of another version.
+pub(super) async fn repair(links: &Links) -> Result<()> {
+    current()?;
+    let late = |_| Error::unavailable("the server did not answer in time").in_store("postgres");
+    let work = async {
+        let line = links.line(0).await?;
+        install_now(&line.client, &links.options().schema, INCOMPLETE).await?;
+        check_version(&line.client, &links.options().schema).await.map(drop)
+    };
+    tokio::time::timeout(LIMIT, work).await.map_err(late)?
 }
 
 /// Reaches the server, makes the tables where there are none, refuses those of another version.
@@ -135,7 +189,7 @@ async fn check_now(links: &Links) -> Result<Server> {
         older = check_version(&line.client, schema).await?;
     }
     if !there || older {
-        install_now(&line.client, schema, there).await?;
+        install_now(&line.client, schema, if there { TOO_OLD } else { NOT_THERE }).await?;
         check_version(&line.client, schema).await?;
     }
     // Most calls need no function. That it is missing, or not ours to call, must not come out when one does.
@@ -152,19 +206,18 @@ async fn check_now(links: &Links) -> Result<Server> {
     Ok(Server { durable })
 }
 
-async fn install_now(client: &Client, schema: &str, there: bool) -> Result<()> {
+const NOT_THERE: &str = "has no locks yet, and this role may not make it";
+const TOO_OLD: &str = "has functions of an older version, and this role may not replace them";
+const INCOMPLETE: &str = "lacks tables or functions, and this role may not make them";
+
+async fn install_now(client: &Client, schema: &str, wanting: &str) -> Result<()> {
     client.batch_execute(&install(schema)).await.map_err(|error| {
         let refused = error.code().is_some_and(|code| code.code() == "42501");
         let error = map_err(error);
         if !refused {
             return error;
         }
-        let what = if there {
-            "has functions of an older version, and this role may not replace them"
-        } else {
-            "has no locks yet, and this role may not make it"
-        };
-        let text = format!("schema '{schema}' {what}; run `lockkeeper store init URL` once as a role that may");
+        let text = format!("schema '{schema}' {wanting}; run `lockkeeper store init URL` once as a role that may");
         Error::new(ErrorKind::Denied, text).with_source(error).in_store("postgres")
     })
 }
@@ -201,7 +254,7 @@ mod tests {
         assert!(!text.contains("{patience}") && !text.contains("{version}") && !text.contains("{revision}"));
         assert!(text.contains("INSERT INTO locks.layout VALUES (1, 0, 3)"));
         // What is quoted with these must not contain them.
-        for quote in ["$do$", "$install$", "$replace$"] {
+        for quote in ["$do$", "$install$", "$replace$", "$repair$", "$type$"] {
             assert_eq!(text.matches(quote).count(), 2, "{quote}");
         }
     }

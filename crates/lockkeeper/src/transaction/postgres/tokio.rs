@@ -108,6 +108,9 @@ pub async fn lock_within(transaction: &mut Transaction<'_>, key: Key, limit: Dur
 /// # }
 /// ```
 ///
+/// Behind a pooler of transactions the columns must be of built-in types; `state::text` is, for an enum. To learn of any
+/// other type the driver leaves a prepared statement in the pooler's session, in the way of the next process.
+///
 /// # Errors
 /// The driver's.
 ///
