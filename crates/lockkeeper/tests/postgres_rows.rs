@@ -2,7 +2,7 @@
 //! time, to all who wait at once, and goes on.
 #![cfg(feature = "postgres")]
 
-use lockkeeper::{Error, ErrorKind, Guard, Keeper, State};
+use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, State};
 use std::time::{Duration, Instant};
 use testkit::{PostgresServer, SOON};
 use tokio::task::JoinSet;
@@ -147,6 +147,56 @@ async fn a_row_that_somebody_keeps_locked_holds_up_nobody_else() {
         let began = Instant::now();
         assert!(is_told_why(&refusal(&keeper, "x").await));
         assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+        somebody.batch_execute("COMMIT").await.expect("ended");
+        drop(taken(&keeper, "x").await);
+    }
+}
+
+/// Renewals are sent together. One of them in somebody's hands must not end the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_somebody_keeps_locked_costs_no_other_lock() {
+    for (options, lock) in LAYOUTS {
+        let server = PostgresServer::new();
+        let url = format!("{}{options}", server.url());
+        let keeper = Keeper::builder(url).ttl(Duration::from_secs(3)).connect().await.expect("connected");
+        let stuck = taken(&keeper, "x").await;
+        let mut others = Vec::new();
+        for name in ["a", "b", "y", "z"] {
+            others.push(taken(&keeper, name).await);
+        }
+        let somebody = self::somebody(&server).await;
+        somebody.batch_execute("BEGIN").await.expect("begun");
+        somebody.batch_execute(lock).await.expect("locked");
+        assert_eq!(stuck.lost().await, LossReason::Expired, "{options}: it cannot be renewed");
+        // Longer than any lease that was given before the row was locked.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for guard in others {
+            assert!(!matches!(guard.state(), State::Lost(_)), "{options}: {} {:?}", guard.name(), guard.state());
+            guard.release().await.unwrap_or_else(|e| panic!("{options}: {e}"));
+        }
+        somebody.batch_execute("COMMIT").await.expect("ended");
+        drop(taken(&keeper, "x").await);
+    }
+}
+
+/// Two different rows, and a keeper with two connections: others go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_rows_that_somebody_keeps_locked_hold_up_nobody_else() {
+    for (options, lock) in LAYOUTS {
+        let server = PostgresServer::new();
+        let (keeper, somebody) = with_rows(&server, options, lock).await;
+        let mut stuck = JoinSet::new();
+        for name in ["x", "x2"] {
+            let keeper = keeper.clone();
+            stuck.spawn(async move { refusal(&keeper, name).await });
+        }
+        testkit::eventually(SOON, "one waits", || server.sql(WAITING) != "0");
+        let began = Instant::now();
+        taken(&keeper, "y").await.release().await.expect("released");
+        assert!(began.elapsed() < PATIENCE / 2, "{options}: {:?}", began.elapsed());
+        for error in stuck.join_all().await {
+            assert!(is_told_why(&error), "{options}: {error}");
+        }
         somebody.batch_execute("COMMIT").await.expect("ended");
         drop(taken(&keeper, "x").await);
     }
