@@ -202,7 +202,12 @@ mod tests {
     fn nothing_is_left_to_fill_in() {
         let text = install("locks");
         assert!(!text.contains("{s}") && !text.contains("{now}") && !text.contains("{last}"));
-        assert!(!text.contains("{patience}") && !text.contains("{moment}") && !text.contains("{version}") && !text.contains("{revision}"));
+        assert!(
+            !text.contains("{patience}")
+                && !text.contains("{moment}")
+                && !text.contains("{version}")
+                && !text.contains("{revision}")
+        );
         assert!(text.contains("INSERT INTO locks.layout VALUES (1, 0, 4)"));
         // What is quoted with these must not contain them.
         for quote in ["$do$", "$install$", "$replace$"] {
