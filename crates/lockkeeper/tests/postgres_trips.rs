@@ -5,13 +5,10 @@ use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::postgres::PostgresStore;
 use lockkeeper::{Guard, HolderId, Keeper, LockName, Mode, Store};
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::slice::from_ref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use testkit::{PostgresServer, SOON};
+use testkit::{Counted, PostgresServer, SOON};
 use tokio::task::JoinSet;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -27,55 +24,11 @@ fn claim(name: &str, mode: Mode) -> Claim {
     claim
 }
 
-/// Passes bytes on, and counts how often one side spoke and the other had to answer.
-struct Counted {
-    port: u16,
-    trips: Arc<AtomicU64>,
-}
-
-impl Counted {
-    fn before(server: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let counted = Self { port: listener.local_addr().expect("bound").port(), trips: Arc::default() };
-        let trips = counted.trips.clone();
-        std::thread::spawn(move || {
-            for near in listener.incoming().map_while(Result::ok) {
-                let far = TcpStream::connect(("127.0.0.1", server)).expect("the server listens");
-                let answered = Arc::new(AtomicBool::new(true));
-                for asks in [true, false] {
-                    let [near, far] = [&near, &far].map(|side| side.try_clone().expect("a socket"));
-                    let (from, to) = if asks { (near, far) } else { (far, near) };
-                    let (answered, trips) = (answered.clone(), trips.clone());
-                    std::thread::spawn(move || {
-                        pass(from, to, || {
-                            if answered.swap(!asks, Ordering::SeqCst) && asks {
-                                trips.fetch_add(1, Ordering::SeqCst);
-                            }
-                        });
-                    });
-                }
-            }
-        });
-        counted
-    }
-
-    /// Round trips of what is done meanwhile.
-    async fn trips<T>(&self, work: impl Future<Output = T>) -> (u64, T) {
-        let before = self.trips.load(Ordering::SeqCst);
-        let done = work.await;
-        (self.trips.load(Ordering::SeqCst) - before, done)
-    }
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream, on: impl Fn()) {
-    let mut buffer = [0; 1 << 16];
-    while let Ok(n @ 1..) = from.read(&mut buffer) {
-        on();
-        if to.write_all(&buffer[..n]).is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(std::net::Shutdown::Both);
+/// Round trips of what is done meanwhile.
+async fn trips<T>(proxy: &Counted, work: impl Future<Output = T>) -> (u64, T) {
+    let before = proxy.trips();
+    let done = work.await;
+    (proxy.trips() - before, done)
 }
 
 /// Transactions that have written something, since the server was made; asking is one.
@@ -100,24 +53,24 @@ async fn cycle(store: &PostgresStore, claims: &[Claim]) {
 async fn a_call_is_one_round_trip_and_one_commit() {
     let server = PostgresServer::with(&["autovacuum=off"]);
     let proxy = Counted::before(server.port());
-    let url = format!("postgres://postgres@127.0.0.1:{}/postgres?pooled=no", proxy.port);
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres?pooled=no", proxy.port());
     let store = PostgresStore::connect(&url).await.expect("connected");
     let many: Vec<Claim> = (0..50).map(|i| claim(&format!("many/{i:02}"), Mode::Exclusive)).collect();
     for claims in [vec![claim("x", Mode::Exclusive)], vec![claim("y", Mode::Shared)], many] {
         // Statements are prepared when they are first needed.
         cycle(&store, &claims).await;
         let before = commits(&server);
-        let (trips, ()) = proxy.trips(cycle(&store, &claims)).await;
-        assert_eq!((trips, commits(&server) - before - 1), (3, 3), "{} of {:?}", claims.len(), claims[0].mode);
+        let (asked, ()) = trips(&proxy, cycle(&store, &claims)).await;
+        assert_eq!((asked, commits(&server) - before - 1), (3, 3), "{} of {:?}", claims.len(), claims[0].mode);
     }
     // The plain statement first; of whom it has met, the function at once.
     let other = PostgresStore::connect(&server.url()).await.expect("connected");
     granted(&other, &[claim("met", Mode::Exclusive)]).await;
     for wanted in [2, 1, 1] {
         let ours = claim("met", Mode::Exclusive);
-        let (trips, answers) = proxy.trips(store.try_acquire(from_ref(&ours))).await;
+        let (asked, answers) = trips(&proxy, store.try_acquire(from_ref(&ours))).await;
         assert!(matches!(answers[..], [Ok(Attempt::Held(_))]), "{answers:?}");
-        assert_eq!(trips, wanted);
+        assert_eq!(asked, wanted);
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod certificates;
 mod consul;
+mod counted;
 mod disk;
 mod etcd;
 mod gate;
@@ -21,6 +22,7 @@ mod zookeeper;
 
 pub use certificates::{Certificates, certificates};
 pub use consul::{CONSUL_MANAGEMENT, ConsulCluster, ConsulServer};
+pub use counted::Counted;
 pub use disk::SmallDisk;
 pub use etcd::{EtcdCluster, EtcdServer};
 pub use gate::Gate;
