@@ -3,11 +3,14 @@
 
 mod certificates;
 mod consul;
+mod counted;
+mod disk;
 mod etcd;
 mod gate;
 mod mariadb;
 mod mysql_group;
 mod network;
+mod own;
 mod postgres;
 mod process;
 mod proxy;
@@ -19,6 +22,8 @@ mod zookeeper;
 
 pub use certificates::{Certificates, certificates};
 pub use consul::{CONSUL_MANAGEMENT, ConsulCluster, ConsulServer};
+pub use counted::Counted;
+pub use disk::SmallDisk;
 pub use etcd::{EtcdCluster, EtcdServer};
 pub use gate::Gate;
 pub use mariadb::MariaDbServer;

@@ -2,7 +2,7 @@
 
 use crate::certificates;
 use crate::redis::{end_with_us, free_port, listens, make_clock, step_clock, use_clock};
-use crate::{Proc, SOON, Signal, TempDir, eventually};
+use crate::{Proc, SOON, Signal, SmallDisk, TempDir, eventually};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -235,6 +235,25 @@ impl PostgresServer {
         listed.split_whitespace().filter_map(|child| child.parse().ok()).for_each(|child| crate::signal(child, signal));
     }
 
+    /// Puts tables that are made from now on, on a disk of their own.
+    pub fn tables_on(&self, disk: &SmallDisk) {
+        give_away(disk.path());
+        self.sql(&format!("CREATE TABLESPACE own LOCATION '{}'", disk.path().display()));
+        self.sql("ALTER ROLE postgres SET default_tablespace = own");
+    }
+
+    /// Puts its log (WAL) on a disk of its own.
+    pub fn log_on(&mut self, disk: &SmallDisk) {
+        self.kill();
+        let (log, there) = (self.dir.join("data/pg_wal"), disk.path().join("pg_wal"));
+        let moved = Command::new("cp").arg("-a").args([&log, &there]).status();
+        assert!(moved.is_ok_and(|status| status.success()), "cp copies the log");
+        std::fs::remove_dir_all(&log).expect("the directory is ours");
+        std::os::unix::fs::symlink(&there, &log).expect("the directory is ours");
+        give_away(disk.path());
+        self.start();
+    }
+
     /// Keeps it for the rest of this process, for tests that share one; it ends when the process does.
     pub fn share(self) -> &'static Self {
         self.end_with_us();
@@ -309,7 +328,7 @@ impl PgPair {
     }
 }
 
-/// A PgBouncer before a server, giving a server connection to each transaction.
+/// A PgBouncer before a server.
 #[derive(Debug)]
 pub struct PgBouncer {
     process: Option<Proc>,
@@ -318,8 +337,17 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one with `size` connections to the server.
+    /// Starts one with `size` connections to the server, which gives one to each transaction.
     pub fn new(server: &PostgresServer, size: u32) -> Self {
+        Self::with(server, size, "transaction")
+    }
+
+    /// Starts one that gives each client a connection to the server for as long as it stays.
+    pub fn of_sessions(server: &PostgresServer, size: u32) -> Self {
+        Self::with(server, size, "session")
+    }
+
+    fn with(server: &PostgresServer, size: u32, mode: &str) -> Self {
         let dir = TempDir::new();
         let users = dir.write("users", "\"postgres\" \"\"\n");
         let mut bouncer = Self { process: None, port: 0, dir };
@@ -327,7 +355,7 @@ impl PgBouncer {
             bouncer.port = free_port();
             let config = format!(
                 "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\n\
-                 unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = transaction\n\
+                 unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = {mode}\n\
                  default_pool_size = {size}\nmax_client_conn = 1000\n",
                 server.port,
                 bouncer.port,

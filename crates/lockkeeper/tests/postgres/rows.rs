@@ -1,7 +1,7 @@
 //! Rows that somebody else keeps locked, and statements that somebody else cancels: the PostgreSQL store says so in bounded
 //! time, to all who wait at once, and goes on.
 
-use lockkeeper::{Error, ErrorKind, Guard, Keeper, State};
+use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, State};
 use std::time::{Duration, Instant};
 use testkit::{PostgresServer, SOON};
 use tokio::task::JoinSet;
@@ -27,6 +27,17 @@ const LAYOUTS: [(&str, &str); 2] = [
     ("", "SELECT FROM lockkeeper.lock WHERE name IN ('x', 'x2') FOR UPDATE"),
     ("?layout=shedlock", "SELECT FROM shedlock WHERE name IN ('x', 'x2') FOR UPDATE"),
 ];
+
+/// A test on both layouts, each with a server of its own, at the same time: most of it is waiting.
+fn on_both<F: Future<Output = ()>>(test: impl Fn(&'static str, &'static str) -> F + Sync) {
+    std::thread::scope(|threads| {
+        for (options, lock) in LAYOUTS {
+            let run = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+            let (run, test) = (run.expect("a runtime"), &test);
+            threads.spawn(move || run.block_on(test(options, lock)));
+        }
+    });
+}
 
 async fn keeper(server: &PostgresServer, options: &str) -> Keeper {
     Keeper::builder(format!("{}{options}", server.url())).ttl(TTL).connect().await.expect("connected")
@@ -63,9 +74,9 @@ fn is_told_why(error: &Error) -> bool {
 }
 
 /// Ten tasks of one keeper, in line for one lock: the first waits for the row, and all are told when it has.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_tasks_of_a_keeper_are_told_together() {
-    for (options, lock) in LAYOUTS {
+#[test]
+fn all_tasks_of_a_keeper_are_told_together() {
+    on_both(|options, lock| async move {
         let server = PostgresServer::new();
         let (keeper, somebody) = with_rows(&server, options, lock).await;
         let began = Instant::now();
@@ -82,14 +93,14 @@ async fn all_tasks_of_a_keeper_are_told_together() {
         assert!(all < PATIENCE * 4, "{options}: {all:?}");
         somebody.batch_execute("COMMIT").await.expect("ended");
         drop(taken(&keeper, "x").await);
-    }
+    });
 }
 
 /// Keepers that know nothing of each other stand behind one another at the row: each waits for its place and then for the
 /// row, so twice as long at most, and the connections that waited are as good as new.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keepers_that_wait_for_one_row_are_answered_in_bounded_time() {
-    for (options, lock) in LAYOUTS {
+#[test]
+fn keepers_that_wait_for_one_row_are_answered_in_bounded_time() {
+    on_both(|options, lock| async move {
         let server = PostgresServer::new();
         let (first, somebody) = with_rows(&server, options, lock).await;
         let mut keepers = JoinSet::new();
@@ -122,12 +133,12 @@ async fn keepers_that_wait_for_one_row_are_answered_in_bounded_time() {
         assert!(connections <= 20, "{options}: {connections}");
         somebody.batch_execute("COMMIT").await.expect("ended");
         drop(taken(&first, "x").await);
-    }
+    });
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_somebody_keeps_locked_holds_up_nobody_else() {
-    for (options, lock) in LAYOUTS {
+#[test]
+fn a_row_that_somebody_keeps_locked_holds_up_nobody_else() {
+    on_both(|options, lock| async move {
         let server = PostgresServer::new();
         let (keeper, somebody) = with_rows(&server, options, lock).await;
         let stuck = tokio::spawn({
@@ -148,7 +159,57 @@ async fn a_row_that_somebody_keeps_locked_holds_up_nobody_else() {
         assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
         somebody.batch_execute("COMMIT").await.expect("ended");
         drop(taken(&keeper, "x").await);
-    }
+    });
+}
+
+/// Renewals are sent together. One of them in somebody's hands must not end the others.
+#[test]
+fn a_row_that_somebody_keeps_locked_costs_no_other_lock() {
+    on_both(|options, lock| async move {
+        let server = PostgresServer::new();
+        let url = format!("{}{options}", server.url());
+        let keeper = Keeper::builder(url).ttl(Duration::from_secs(3)).connect().await.expect("connected");
+        let stuck = taken(&keeper, "x").await;
+        let mut others = Vec::new();
+        for name in ["a", "b", "y", "z"] {
+            others.push(taken(&keeper, name).await);
+        }
+        let somebody = self::somebody(&server).await;
+        somebody.batch_execute("BEGIN").await.expect("begun");
+        somebody.batch_execute(lock).await.expect("locked");
+        assert_eq!(stuck.lost().await, LossReason::Expired, "{options}: it cannot be renewed");
+        // Longer than any lease that was given before the row was locked.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for guard in others {
+            assert!(!matches!(guard.state(), State::Lost(_)), "{options}: {} {:?}", guard.name(), guard.state());
+            guard.release().await.unwrap_or_else(|e| panic!("{options}: {e}"));
+        }
+        somebody.batch_execute("COMMIT").await.expect("ended");
+        drop(taken(&keeper, "x").await);
+    });
+}
+
+/// Two different rows, and a keeper with two connections: others go on.
+#[test]
+fn several_rows_that_somebody_keeps_locked_hold_up_nobody_else() {
+    on_both(|options, lock| async move {
+        let server = PostgresServer::new();
+        let (keeper, somebody) = with_rows(&server, options, lock).await;
+        let mut stuck = JoinSet::new();
+        for name in ["x", "x2"] {
+            let keeper = keeper.clone();
+            stuck.spawn(async move { refusal(&keeper, name).await });
+        }
+        testkit::eventually(SOON, "one waits", || server.sql(WAITING) != "0");
+        let began = Instant::now();
+        taken(&keeper, "y").await.release().await.expect("released");
+        assert!(began.elapsed() < PATIENCE / 2, "{options}: {:?}", began.elapsed());
+        for error in stuck.join_all().await {
+            assert!(is_told_why(&error), "{options}: {error}");
+        }
+        somebody.batch_execute("COMMIT").await.expect("ended");
+        drop(taken(&keeper, "x").await);
+    });
 }
 
 /// Ends what our statements wait in, as an administrator or a timeout of the server would (57014).
@@ -161,9 +222,9 @@ fn processes(server: &PostgresServer) -> String {
     server.sql(&OURS.replace("count(*)", "string_agg(pid::text, ' ' ORDER BY pid)"))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancelled_statement_is_repeated_on_the_same_connection() {
-    for (options, lock) in LAYOUTS {
+#[test]
+fn a_cancelled_statement_is_repeated_on_the_same_connection() {
+    on_both(|options, lock| async move {
         let server = PostgresServer::new();
         let (keeper, somebody) = with_rows(&server, options, lock).await;
         let before = processes(&server);
@@ -191,7 +252,7 @@ async fn a_cancelled_statement_is_repeated_on_the_same_connection() {
         let (keeper, guard) = asking.await.expect("answered");
         guard.release().await.expect("released");
         drop(keeper);
-    }
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,8 @@ use tokio_postgres::error::SqlState;
 /// Raised by our functions when the isolation level is another. Codes below it are those of fences.
 const ISOLATION: &str = "LK010";
 
+const LOCKED: &str = "somebody else keeps the row of this lock locked";
+
 /// What an error of the driver means; the sentence never holds a secret.
 pub(super) fn map_err(error: tokio_postgres::Error) -> Error {
     let mapped = match error.as_db_error() {
@@ -40,7 +42,7 @@ fn from_server(code: &str, text: &str) -> Error {
             ErrorKind::Foreign,
             format!("the tables of the store are missing or not ours ({text}); `lockkeeper store init` makes them"),
         ),
-        "55P03" => Error::unavailable("somebody else keeps the row of this lock, or of one beside it, locked"),
+        "55P03" => locked(),
         ISOLATION => wrong_isolation(),
         "08P01" if text.contains("authentication failed") || text.contains("no such user") => {
             Error::new(ErrorKind::Denied, format!("the pooler refused the login: {text}"))
@@ -54,6 +56,11 @@ fn from_server(code: &str, text: &str) -> Error {
             _ => Error::new(ErrorKind::Unexpected, format!("the server answered {code} {text}")),
         },
     }
+}
+
+/// Somebody's transaction stays open, and with it a row of ours.
+pub(super) fn locked() -> Error {
+    Error::unavailable(LOCKED).in_store("postgres")
 }
 
 /// Statements must see what was committed before they began, not before their transaction did.
@@ -105,8 +112,7 @@ pub(super) fn is_fatal(error: &tokio_postgres::Error) -> bool {
 
 /// Whether somebody keeps a row locked for longer than we wait.
 pub(super) fn is_locked(error: &Error) -> bool {
-    let driver = error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
-    driver.and_then(tokio_postgres::Error::code) == Some(&SqlState::LOCK_NOT_AVAILABLE)
+    error.message() == LOCKED
 }
 
 /// Whether a pooler must stand between: a statement that was prepared is not there, or was there before.

@@ -3,10 +3,11 @@
 //! many locks quick; a lone call finds a free connection and goes out by itself, on its caller's own task.
 
 use super::connect::{Line, Links, current};
+use super::error::is_locked;
 use super::quick::Busy;
-use super::statements::{self, Op};
+use super::statements::Op;
 use super::stuck::Stuck;
-use super::values::{Answer, odd};
+use super::values::Answer;
 use crate::error::{Error, Result};
 use crate::store::Claim;
 use crate::token::HolderId;
@@ -15,10 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
-use tokio_postgres::Row;
 
 /// The most claims that are gathered into one statement: bounds the time it takes and the rows it keeps locked.
 const GATHER: usize = 500;
+
+/// All connections have been at one statement each for so long: they wait for rows that somebody keeps locked. Then one
+/// more is opened for the others, on which nothing waits for a row.
+const SPARE_AFTER: Duration = Duration::from_millis(300);
 
 /// From how many entries on the table is looked through for lanes of runtimes that have ended.
 const SWEEP_AT: usize = 64;
@@ -28,11 +32,11 @@ const SWEEP_AT: usize = 64;
 pub(super) struct Lanes(Arc<Shared>);
 
 #[derive(Debug)]
-struct Shared {
-    links: Links,
-    keeper: HolderId,
-    busy: Busy,
-    stuck: Stuck,
+pub(super) struct Shared {
+    pub(super) links: Links,
+    pub(super) keeper: HolderId,
+    pub(super) busy: Busy,
+    pub(super) stuck: Stuck,
     lanes: Mutex<HashMap<Id, Arc<Lane>>>,
 }
 
@@ -44,6 +48,8 @@ struct Queue {
     waiting: VecDeque<Job>,
     /// Which connections have a statement under way, one bit each.
     busy: u32,
+    /// Since when, for each of them.
+    since: Vec<Instant>,
 }
 
 /// Who waits for a connection.
@@ -59,8 +65,19 @@ enum Job {
 struct Step {
     op: Op,
     claims: Vec<Claim>,
+    /// Not with others.
+    alone: bool,
     limit: Duration,
     answer: oneshot::Sender<Vec<Result<Answer>>>,
+}
+
+/// How claims went out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    /// By themselves, on a free connection.
+    Directly,
+    /// From the queue, perhaps with others.
+    Gathered,
 }
 
 /// What a free connection is to do.
@@ -77,6 +94,14 @@ impl Lane {
 }
 
 impl Queue {
+    /// A connection begins a statement.
+    fn begin(&mut self, no: u32) {
+        self.busy |= 1 << no;
+        let (no, now) = (no as usize, Instant::now());
+        self.since.resize(self.since.len().max(no + 1), now);
+        self.since[no] = now;
+    }
+
     /// The oldest that waits, and with it all steps of its kind, no name twice. Who may be stuck holds up no others.
     fn gather(&mut self, stuck: &Stuck) -> Next {
         self.waiting.retain(|job| match job {
@@ -89,7 +114,7 @@ impl Queue {
             Some(Job::Step(step)) => step,
         };
         let op = first.op;
-        let is_stuck = |step: &Step| step.claims.iter().any(|claim| stuck.knows(&claim.name));
+        let is_stuck = |step: &Step| step.alone || step.claims.iter().any(|claim| stuck.knows(&claim.name));
         if is_stuck(&first) {
             return Next::Steps(vec![first]);
         }
@@ -136,27 +161,36 @@ impl Lanes {
 
     /// One answer per claim.
     pub(super) async fn run(&self, op: Op, claims: &[Claim]) -> Vec<Result<Answer>> {
+        match self.step(op, claims, false).await {
+            // In company nobody waits for a row that somebody keeps locked; by itself a claim does.
+            (Sent::Gathered, answers) if matches!(&answers[..], [Err(error)] if is_locked(error)) => {
+                self.step(op, claims, true).await.1
+            }
+            (_, answers) => answers,
+        }
+    }
+
+    async fn step(&self, op: Op, claims: &[Claim], alone: bool) -> (Sent, Vec<Result<Answer>>) {
         let all = |error: Error| claims.iter().map(|_| Err(error.clone())).collect();
         if claims.is_empty() {
-            return Vec::new();
+            return (Sent::Directly, Vec::new());
         }
         let runtime = match current() {
             Ok(runtime) => runtime,
-            Err(error) => return all(error),
+            Err(error) => return (Sent::Directly, all(error)),
         };
-        // A third of the lease, as the engine allows, less what it takes to say so.
-        let ttl = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
-        let limit = (ttl / 3).max(Duration::from_millis(50)).mul_f64(0.95).min(Duration::from_secs(10));
+        let limit = limit(claims);
         let (answer, waiting) = oneshot::channel();
-        let step = || Job::Step(Step { op, claims: claims.to_vec(), limit, answer });
+        let step = || Job::Step(Step { op, claims: claims.to_vec(), alone, limit, answer });
         if let Some(turn) = Shared::enter(&self.0, runtime, step) {
-            return self.0.fly(turn.no, op, claims, limit).await;
+            return (Sent::Directly, self.0.fly(turn.no, op, claims, limit).await);
         }
-        match tokio::time::timeout(limit, waiting).await {
+        let answers = match tokio::time::timeout(limit, self.0.wait(waiting)).await {
             Ok(Ok(answers)) => answers,
             Ok(Err(_)) => all(ending()),
             Err(_) => all(late()),
-        }
+        };
+        (Sent::Gathered, answers)
     }
 
     /// A connection for one statement of another kind, until the turn is dropped.
@@ -164,7 +198,7 @@ impl Lanes {
         let (sender, waiting) = oneshot::channel();
         let turn = match Shared::enter(&self.0, current()?, || Job::Alone(sender)) {
             Some(turn) => turn,
-            None => waiting.await.map_err(|_| ending())?,
+            None => self.0.wait(waiting).await.map_err(|_| ending())?,
         };
         Ok((self.links().line(turn.no).await?, turn))
     }
@@ -180,6 +214,15 @@ pub(super) struct Turn {
 }
 
 impl Turn {
+    /// Nobody waits any more.
+    fn close_spare(&self) {
+        if self.no >= self.shared.links.options().connections
+            && let Some(line) = self.shared.links.ready(self.no)
+        {
+            self.shared.links.broken(&line);
+        }
+    }
+
     fn passed_on(&self) -> Self {
         Self { shared: self.shared.clone(), lane: self.lane.clone(), no: self.no, runtime: self.runtime.clone() }
     }
@@ -188,10 +231,12 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut queue = self.lane.lock();
+        queue.begin(self.no);
         let steps = match queue.gather(&self.shared.stuck) {
             Next::Nothing => {
                 queue.busy &= !(1 << self.no);
-                return;
+                drop(queue);
+                return self.close_spare();
             }
             Next::Alone(sender) => {
                 drop(queue);
@@ -234,117 +279,45 @@ impl Shared {
             queue.waiting.push_back(job());
             return None;
         }
-        queue.busy |= 1 << no;
+        queue.begin(no);
         drop(queue);
         Some(Turn { shared: shared.clone(), lane, no, runtime })
     }
 
-    /// Sends one statement on connection `no` and reads its answers.
-    async fn fly(&self, no: u32, op: Op, claims: &[Claim], limit: Duration) -> Vec<Result<Answer>> {
-        let all = |error: Error| claims.iter().map(|_| Err(error.clone())).collect();
-        // A timer costs more than the table, and is needed only where something has to be opened.
-        let opened = match self.links.ready(no) {
-            Some(line) => Ok(Ok(line)),
-            None => {
-                tokio::time::timeout(limit, async {
-                    match self.links.line(no).await {
-                        // No room for another connection: the first one serves this too, after what it is at.
-                        Err(_) if no > 0 => self.links.line(0).await,
-                        opened => opened,
-                    }
-                })
-                .await
-            }
-        };
-        let line = match opened {
-            Ok(Ok(line)) => line,
-            Ok(Err(error)) => return all(error),
-            Err(_) => return all(Error::unavailable("the server could not be reached in time").in_store("postgres")),
-        };
-        let mut using = Using::new(&self.links, &line, limit);
-        let sent = tokio::time::timeout(limit, self.send(&line, op, claims)).await;
-        using.done = sent.is_ok();
-        drop(using);
-        match sent {
-            Ok(Ok(answers)) => answers,
-            Ok(Err(error)) => all(error),
-            Err(_) => all(late()),
-        }
-    }
-
-    /// Looks first where somebody kept the row locked a moment ago.
-    async fn send(&self, line: &Line, op: Op, claims: &[Claim]) -> Result<Vec<Result<Answer>>> {
-        let sent = match claims {
-            [claim] if op.may_look(claim) && self.stuck.knows(&claim.name) => {
-                match statements::look(&self.links, line, &claim.name).await {
-                    Ok(()) => self.send_now(line, op, claims).await,
-                    Err(error) => Err(error),
-                }
-            }
-            _ => self.send_now(line, op, claims).await,
-        };
-        self.stuck.note(claims, &sent);
-        sent
-    }
-
-    /// A plain statement where that may be enough, else the function.
-    async fn send_now(&self, line: &Line, op: Op, claims: &[Claim]) -> Result<Vec<Result<Answer>>> {
-        let plain = self.busy.worth(op, claims);
-        if let Some(claim) = plain {
-            if let Some(answer) = statements::try_quick(&self.links, line, op, claim).await? {
-                return Ok(vec![Ok(answer)]);
-            }
-            self.busy.note(&claim.name, true);
-        }
-        let rows = statements::send(&self.links, line, op, claims, self.keeper).await?;
-        Ok(self.read(op, claims, &rows))
-    }
-
-    fn read(&self, op: Op, claims: &[Claim], rows: &[Row]) -> Vec<Result<Answer>> {
-        match (claims, rows) {
-            ([claim], [row]) => {
-                let answer = Answer::read(row);
-                if op == Op::Acquire && matches!(&answer, Ok(answer) if answer.code == 1) {
-                    self.busy.note(&claim.name, false);
-                }
-                vec![answer]
-            }
-            _ => {
-                let read = rows.iter().filter_map(|row| Answer::read(row).ok()).map(|answer| (answer.holder, answer));
-                let read: HashMap<HolderId, Answer> = read.collect();
-                claims.iter().map(|claim| read.get(&claim.holder).cloned().ok_or_else(|| odd("too little"))).collect()
+    /// Waits for an answer, or for a turn; gets help when nobody else does.
+    async fn wait<T>(self: &Arc<Self>, mut waiting: oneshot::Receiver<T>) -> Result<T, oneshot::error::RecvError> {
+        loop {
+            match tokio::time::timeout(SPARE_AFTER, &mut waiting).await {
+                Ok(answer) => return answer,
+                Err(_) => self.help(),
             }
         }
     }
+
+    /// Opens one more connection for those who wait, if all others have been at one statement for long.
+    fn help(self: &Arc<Self>) {
+        let (Ok(runtime), no) = (current(), self.links.options().connections) else { return };
+        let lane = self.lane(runtime.id());
+        let mut queue = lane.lock();
+        if queue.busy == (1 << no) - 1 && queue.since.iter().take(no as usize).all(|at| at.elapsed() >= SPARE_AFTER) {
+            queue.begin(no);
+            drop(queue);
+            // Whoever waits is served when a turn ends.
+            drop(Turn { shared: self.clone(), lane, no, runtime });
+        }
+    }
+}
+
+/// How long a step may take: a third of the lease, as the engine allows, less what it takes to say so.
+pub(super) fn limit(claims: &[Claim]) -> Duration {
+    let ttl = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
+    (ttl / 3).max(Duration::from_millis(50)).mul_f64(0.95).min(Duration::from_secs(10))
 }
 
 fn ending() -> Error {
     Error::unavailable("the runtime of this call is ending").in_store("postgres")
 }
 
-fn late() -> Error {
+pub(super) fn late() -> Error {
     Error::unavailable("the server did not answer in time").in_store("postgres")
-}
-
-/// A statement under way: one that ends without an answer, after most of its time, condemns its connection.
-pub(super) struct Using<'a> {
-    links: &'a Links,
-    line: &'a Line,
-    began: Instant,
-    patience: Duration,
-    pub(super) done: bool,
-}
-
-impl<'a> Using<'a> {
-    pub(super) fn new(links: &'a Links, line: &'a Line, limit: Duration) -> Self {
-        Self { links, line, began: Instant::now(), patience: limit.mul_f64(0.8), done: false }
-    }
-}
-
-impl Drop for Using<'_> {
-    fn drop(&mut self) {
-        if !self.done && self.began.elapsed() >= self.patience {
-            self.links.broken(self.line);
-        }
-    }
 }

@@ -18,6 +18,7 @@ pub mod advisory;
 mod connect;
 mod error;
 mod events;
+mod flight;
 mod lanes;
 mod list;
 mod options;
@@ -119,18 +120,26 @@ impl PostgresStore {
 
     /// Runs a statement of its own; `{s}` is the schema, `{now}` the server's clock.
     async fn ask(&self, text: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Row>> {
+        self.ask_within(ASK_LIMIT, text, params).await
+    }
+
+    async fn ask_within(
+        &self,
+        limit: Duration,
+        text: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>> {
         let links = self.lanes.links();
         let text = text.replace("{s}", &links.options().schema).replace("{now}", schema::NOW);
         let asked = async {
             let (line, _turn) = self.lanes.alone().await?;
             // Others would wait behind a statement that is not answered.
-            let mut using = lanes::Using::new(links, &line, ASK_LIMIT);
+            let mut using = flight::Using::new(links, &line, limit);
             let answered = line.client.query_typed(&text, params).await;
             using.done = true;
             answered.map_err(|e| statements::failed(links, &line, e))
         };
-        let late = |_| Error::unavailable("the server did not answer in time").in_store("postgres");
-        tokio::time::timeout(ASK_LIMIT, asked).await.map_err(late)?
+        tokio::time::timeout(limit, asked).await.map_err(|_| lanes::late())?
     }
 
     async fn register(&self, key: &LockName, pass: &Pass, value: Option<&[u8]>, ttl: Option<i64>) -> Result<Row> {

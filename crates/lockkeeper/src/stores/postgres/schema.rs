@@ -13,7 +13,7 @@ pub(super) const VERSION: i32 = 1;
 
 /// Which edition of the functions and views this code brings along: raised with every change inside them. An older one
 /// is replaced; a newer one serves as well.
-pub(super) const REVISION: i32 = 3;
+pub(super) const REVISION: i32 = 4;
 
 /// The oldest server with all that the functions use.
 const OLDEST: i32 = 120_000;
@@ -27,6 +27,9 @@ pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000):
 /// How long a step waits for a row that somebody keeps locked. Whoever asked is gone by then, and a server process that
 /// waits for ever would be one connection less for all.
 pub(super) const PATIENCE: &str = "SET lock_timeout = '5s'";
+
+/// How long it waits for one that was found locked a moment ago, and with other rows in its hands.
+const MOMENT: &str = "200ms";
 
 /// How long making everything waits for a lock: not longer than whoever asked, since others wait behind it.
 const INSTALL_PATIENCE: &str = "15s";
@@ -54,6 +57,7 @@ fn install(schema: &str) -> String {
             .replace("{revision}", &REVISION.to_string())
             .replace("{now}", NOW)
             .replace("{patience}", PATIENCE)
+            .replace("{moment}", MOMENT)
             .replace("{last}", "9007199254740991")
     };
     let (texts, replaced, repaired) = (fill(TEXTS), fill(&replacing()), fill(&missing()));
@@ -251,8 +255,13 @@ mod tests {
     fn nothing_is_left_to_fill_in() {
         let text = install("locks");
         assert!(!text.contains("{s}") && !text.contains("{now}") && !text.contains("{last}"));
-        assert!(!text.contains("{patience}") && !text.contains("{version}") && !text.contains("{revision}"));
-        assert!(text.contains("INSERT INTO locks.layout VALUES (1, 0, 3)"));
+        assert!(
+            !text.contains("{patience}")
+                && !text.contains("{moment}")
+                && !text.contains("{version}")
+                && !text.contains("{revision}")
+        );
+        assert!(text.contains("INSERT INTO locks.layout VALUES (1, 0, 4)"));
         // What is quoted with these must not contain them.
         for quote in ["$do$", "$install$", "$replace$", "$repair$", "$type$"] {
             assert_eq!(text.matches(quote).count(), 2, "{quote}");

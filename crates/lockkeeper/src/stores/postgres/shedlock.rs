@@ -11,12 +11,13 @@
 //!
 //! **Guarantee**: `Durable` or `Primary`, as for [`PostgresStore`]. Exclusive only, and no queue: ShedLock has neither.
 
-use super::PostgresStore;
+use super::error::locked;
 use super::events::CLEAN_EVERY;
 use super::list::{PAGE, above};
 use super::options::{Kind, Options};
 use super::statements::micros;
 use super::values::{self, Answer, Id, field, note, odd};
+use super::{PostgresStore, lanes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::{LockName, escape};
 use crate::register::{Entry, Pass, Register, Written};
@@ -29,6 +30,7 @@ use crate::stores::shared::shedlock::{self, Dialect, MARK};
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use std::collections::HashMap;
+use std::slice::from_ref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_postgres::Row;
@@ -163,27 +165,45 @@ impl ShedLockStore {
             "shed_acquire" => "x.key, x.name, x.holder, x.ttl, x.whom, x.host, x.pid, x.label",
             _ => "x.key, x.holder, x.ttl",
         };
+        // Of several, those are left out whose rows somebody keeps locked: the others must not wait for them.
+        let (free, only) = match claims {
+            [_] => (String::new(), ""),
+            _ => (
+                format!(
+                    "WITH free AS (SELECT name FROM {t} WHERE name = ANY ($2) FOR UPDATE SKIP LOCKED), \
+                     kept AS (SELECT name FROM {t} WHERE name = ANY ($2) AND name NOT IN (SELECT name FROM free))",
+                    t = self.table
+                ),
+                "WHERE key NOT IN (SELECT name FROM kept)",
+            ),
+        };
         let text = format!(
-            "SELECT a.* FROM (SELECT * FROM unnest({lists}) AS u (key, holder{names}) ORDER BY key) AS x, \
+            "{free} SELECT a.* FROM (SELECT * FROM unnest({lists}) AS u (key, holder{names}) {only} ORDER BY key) AS x, \
              LATERAL {{s}}.{function}($1, {args}) AS a"
         );
+        let (limit, stuck, began) = (lanes::limit(claims), self.base.lanes.stuck(), Instant::now());
         let asked = async {
             if let [claim] = claims
-                && (function == "shed_acquire" || (function == "shed_release" && claim.unsettled))
-                && self.base.lanes.stuck().knows(&claim.name)
+                && stuck.knows(&claim.name)
             {
                 let look = [(&self.table as &(dyn ToSql + Sync), Type::TEXT), (&keys[0], Type::TEXT)];
-                self.base.ask("SELECT {s}.shed_look($1, $2)", &look).await?;
+                self.base.ask_within(limit, "SELECT {s}.shed_look($1, $2)", &look).await?;
             }
-            self.base.ask(&text, &params).await
+            self.base.ask_within(limit, &text, &params).await
         };
         let asked = asked.await;
-        self.base.lanes.stuck().note(claims, &asked);
+        if asked.is_err() && began.elapsed() >= limit.mul_f64(0.8) {
+            // Perhaps it waits for a row: the next time it is looked first.
+            stuck.suspect(claims);
+        }
         let read = asked.and_then(|rows| rows.iter().map(Answer::read).collect::<Result<Vec<_>>>());
         let found: Result<HashMap<HolderId, Answer>> = read.map(|all| all.into_iter().map(|a| (a.holder, a)).collect());
         let answer = |claim: &Claim| {
-            let found = found.as_ref().map_err(Clone::clone);
-            let answer = found.and_then(|found| found.get(&claim.holder).cloned().ok_or_else(|| odd("too little")));
+            let answer = match &found {
+                Ok(found) => found.get(&claim.holder).cloned().ok_or_else(locked),
+                Err(error) => Err(error.clone()),
+            };
+            stuck.note(from_ref(claim), &answer);
             answer.map_err(|error| error.for_lock(&claim.name))
         };
         claims.iter().map(answer).collect()

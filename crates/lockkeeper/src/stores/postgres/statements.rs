@@ -4,11 +4,12 @@
 use super::connect::{Line, Links};
 use super::error::{is_fatal, is_pooling, map_err};
 use super::quick::{self, Quick};
-use super::values::{Answer, Id};
+use super::values::{Answer, Id, field};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Claim, Mode};
 use crate::token::HolderId;
+use std::collections::HashSet;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio_postgres::types::{ToSql, Type};
@@ -26,11 +27,6 @@ pub(super) enum Op {
 }
 
 impl Op {
-    /// Whether it is no use to wait for long behind somebody who keeps the row locked: there is nothing to lose yet.
-    pub(super) fn may_look(self, claim: &Claim) -> bool {
-        self == Self::Acquire || (self == Self::Release && claim.unsettled)
-    }
-
     /// The call of our function, with its parameters' types.
     pub(super) fn text(self, schema: &str) -> (String, &'static [Type]) {
         match self {
@@ -132,6 +128,18 @@ pub(super) async fn look(links: &Links, line: &Line, name: &LockName) -> Result<
     let text = format!("SELECT {}.look($1)", links.options().schema);
     let looked = line.client.query_typed(&text, &[(&name.as_bytes(), Type::BYTEA)]).await;
     looked.map(drop).map_err(|error| failed(links, line, error))
+}
+
+/// The names whose rows somebody keeps locked right now.
+pub(super) async fn locked(links: &Links, line: &Line, claims: &[Claim]) -> Result<HashSet<Vec<u8>>> {
+    let text = format!(
+        "WITH free AS (SELECT name FROM {s}.lock WHERE name = ANY ($1) FOR UPDATE SKIP LOCKED) \
+         SELECT name FROM {s}.lock WHERE name = ANY ($1) AND name NOT IN (SELECT name FROM free)",
+        s = links.options().schema
+    );
+    let names: Vec<&[u8]> = claims.iter().map(|claim| claim.name.as_bytes()).collect();
+    let rows = line.client.query_typed(&text, &[(&names, Type::BYTEA_ARRAY)]).await;
+    rows.map_err(|error| failed(links, line, error))?.iter().map(|row| field(row, 0)).collect()
 }
 
 async fn call(links: &Links, line: &Line, op: Op, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {

@@ -39,13 +39,7 @@ impl Stuck {
     /// Learns from an answer. Of several claims in one statement it is not known whose row it was: all are looked at.
     pub(super) fn note<T>(&self, claims: &[Claim], answer: &Result<T>) {
         match answer {
-            Err(error) if is_locked(error) => self.lock(|seen| {
-                if seen.names.len() + claims.len() <= MOST {
-                    let now = Instant::now();
-                    seen.latest = Some(now);
-                    seen.names.extend(claims.iter().map(|claim| (claim.name.clone(), now)));
-                }
-            }),
+            Err(error) if is_locked(error) => self.suspect(claims),
             Ok(_) if self.any.load(Ordering::Relaxed) => self.lock(|seen| {
                 for claim in claims {
                     seen.names.remove(&claim.name);
@@ -53,6 +47,20 @@ impl Stuck {
             }),
             _ => {}
         }
+    }
+
+    /// Somebody keeps the rows of all of these locked, or of some.
+    pub(super) fn suspect(&self, claims: &[Claim]) {
+        if claims.is_empty() {
+            return;
+        }
+        self.lock(|seen| {
+            if seen.names.len() + claims.len() <= MOST {
+                let now = Instant::now();
+                seen.latest = Some(now);
+                seen.names.extend(claims.iter().map(|claim| (claim.name.clone(), now)));
+            }
+        });
     }
 
     fn lock<T>(&self, work: impl FnOnce(&mut Seen) -> T) -> T {

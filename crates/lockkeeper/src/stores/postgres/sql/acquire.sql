@@ -94,6 +94,8 @@ BEGIN
         RETURN NEXT a;
         RETURN;
     END IF;
+    -- Rows are locked one after the other: who waits for one must not keep others for long.
+    PERFORM set_config('lock_timeout', '{moment}', true);
     WITH free AS (
         INSERT INTO {s}.lock AS l (name, token, holder, expires, ttl, since, host, pid, label)
         SELECT x.name, coalesce(e.token, 0), e.holder, e.expires, e.ttl, e.token, e.host, e.pid, e.label

@@ -95,7 +95,7 @@ BEGIN
 END $f$;
 
 -- An error if somebody keeps the row of a name locked: asked first where somebody did a moment ago.
-CREATE FUNCTION {s}.look(my_name bytea) RETURNS void LANGUAGE plpgsql SET lock_timeout = '200ms' AS $f$
+CREATE FUNCTION {s}.look(my_name bytea) RETURNS void LANGUAGE plpgsql SET lock_timeout = '{moment}' AS $f$
 BEGIN
     PERFORM FROM {s}.lock x WHERE x.name = my_name FOR UPDATE;
 END $f$;

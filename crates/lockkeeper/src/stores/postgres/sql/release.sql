@@ -63,6 +63,8 @@ BEGIN
         RETURN NEXT a;
         RETURN;
     END IF;
+    -- Rows are locked one after the other: who waits for one must not keep others for long.
+    PERFORM set_config('lock_timeout', '{moment}', true);
     -- In one order everywhere, so that two batches never wait for each other: rows yet to be made as well.
     IF cardinality(array_remove(tombs, NULL)) > 0 THEN
         INSERT INTO {s}.lock AS l (name, token) SELECT DISTINCT x.name, 0 FROM unnest(names) AS x (name) ORDER BY 1

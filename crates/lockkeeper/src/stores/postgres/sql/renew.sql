@@ -68,6 +68,8 @@ BEGIN
         RETURN NEXT a;
         RETURN;
     END IF;
+    -- Rows are locked one after the other: who waits for one must not keep others for long.
+    PERFORM set_config('lock_timeout', '{moment}', true);
     -- In one order everywhere, so that two batches never wait for each other.
     PERFORM 1 FROM {s}.lock l WHERE l.name = ANY (names) ORDER BY l.name FOR UPDATE;
     WITH prolonged AS (

@@ -38,7 +38,7 @@ BEGIN
 END $f$;
 
 -- An error if somebody keeps ShedLock's row locked: asked first where somebody did a moment ago.
-CREATE FUNCTION {s}.shed_look(my_tbl text, my_key text) RETURNS void LANGUAGE plpgsql SET lock_timeout = '200ms' AS $f$
+CREATE FUNCTION {s}.shed_look(my_tbl text, my_key text) RETURNS void LANGUAGE plpgsql SET lock_timeout = '{moment}' AS $f$
 BEGIN
     EXECUTE 'SELECT FROM ' || my_tbl || ' WHERE name = $1 FOR UPDATE' USING my_key;
 END $f$;
