@@ -3,12 +3,13 @@
 //! many locks quick; a lone call finds a free connection and goes out by itself, on its caller's own task.
 
 use super::connect::{Line, Links, current};
+use super::error::is_locked;
 use super::quick::Busy;
 use super::statements::{self, Op};
-use super::stuck::Stuck;
 use super::values::{Answer, odd};
 use crate::error::{Error, Result};
 use crate::store::Claim;
+use crate::stores::shared::stuck::Stuck;
 use crate::token::HolderId;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -132,6 +133,10 @@ impl Lanes {
 
     pub(super) fn stuck(&self) -> &Stuck {
         &self.0.stuck
+    }
+
+    pub(super) fn note<T>(&self, claims: &[Claim], answer: &Result<T>) {
+        self.0.note(claims, answer);
     }
 
     /// One answer per claim.
@@ -272,6 +277,16 @@ impl Shared {
         }
     }
 
+    /// Learns from an answer whether somebody keeps a row locked.
+    fn note<T>(&self, claims: &[Claim], answer: &Result<T>) {
+        let names = claims.iter().map(|claim| &claim.name);
+        match answer {
+            Err(error) if is_locked(error) => self.stuck.locked(names),
+            Ok(_) => self.stuck.free(names),
+            Err(_) => {}
+        }
+    }
+
     /// Looks first where somebody kept the row locked a moment ago.
     async fn send(&self, line: &Line, op: Op, claims: &[Claim]) -> Result<Vec<Result<Answer>>> {
         let sent = match claims {
@@ -283,7 +298,7 @@ impl Shared {
             }
             _ => self.send_now(line, op, claims).await,
         };
-        self.stuck.note(claims, &sent);
+        self.note(claims, &sent);
         sent
     }
 

@@ -178,7 +178,7 @@ impl ShedLockStore {
             self.base.ask(&text, &params).await
         };
         let asked = asked.await;
-        self.base.lanes.stuck().note(claims, &asked);
+        self.base.lanes.note(claims, &asked);
         let read = asked.and_then(|rows| rows.iter().map(Answer::read).collect::<Result<Vec<_>>>());
         let found: Result<HashMap<HolderId, Answer>> = read.map(|all| all.into_iter().map(|a| (a.holder, a)).collect());
         let answer = |claim: &Claim| {
