@@ -5,6 +5,8 @@ mod doorbell;
 mod group;
 mod interop;
 mod logins;
+mod page;
 mod procedures;
+mod rows;
 mod servers;
 mod steps;

@@ -2,6 +2,7 @@
 #![cfg(feature = "postgres")]
 
 mod advisory;
+mod durable;
 mod interop;
 mod page;
 mod rows;
@@ -9,3 +10,4 @@ mod servers;
 mod steps;
 #[cfg(feature = "transaction-tokio-postgres-0_7")]
 mod transaction;
+mod trips;

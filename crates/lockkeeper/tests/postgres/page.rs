@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use testkit::{PgBouncer, PostgresServer, SOON};
 use tokio::task::JoinSet;
 
-#[path = "common/warnings.rs"]
+#[path = "../common/warnings.rs"]
 mod warnings;
 
 async fn keeper(url: &str) -> Keeper {

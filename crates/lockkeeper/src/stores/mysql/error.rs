@@ -2,7 +2,10 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::name::escape;
-use mysql_async::{DriverError, IoError};
+use mysql_async::{DriverError, IoError, ServerError};
+
+/// The server's code for a row that somebody else has kept locked for longer than we wait.
+const LOCKED: u16 = 1205;
 
 /// Raised by our procedures when the session's settings are not ours.
 const SESSION: &str = "LK001";
@@ -62,7 +65,7 @@ fn from_server(code: u16, text: &str) -> Error {
         1290 | 1836 | 1792 | 3100 => {
             Error::unavailable(format!("the server is read-only, so it cannot keep locks: {text}"))
         }
-        1205 => Error::unavailable("another transaction keeps the lock's row (lock wait timeout)"),
+        LOCKED => Error::unavailable("another transaction keeps the lock's row (lock wait timeout)"),
         1213 | 1020 | 1180 | 3058 | 3101 => {
             Error::unavailable(format!("the transaction was rolled back, to be tried again: {text}"))
         }
@@ -129,6 +132,19 @@ fn from_driver(driver: &DriverError) -> Error {
 /// Whether the connection can go on after this answer: the server said no to one statement.
 pub(super) fn is_passing(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(server) if matches!(server.code, 1205 | 1213 | 1020 | 1180 | 3101))
+}
+
+/// Whether somebody may keep a row locked: the server says so, or has said nothing in time.
+pub(super) fn may_be_locked(error: &Error) -> bool {
+    match std::error::Error::source(error) {
+        Some(source) => source.downcast_ref::<ServerError>().is_some_and(|server| server.code == LOCKED),
+        None => error.kind() == ErrorKind::Unavailable,
+    }
+}
+
+/// What is said of a row that somebody keeps locked.
+pub(super) fn locked() -> Error {
+    from_server(LOCKED, "").in_store("mysql")
 }
 
 /// Whether the statement took longer than the server allows any (`max_statement_time`, `max_execution_time`).

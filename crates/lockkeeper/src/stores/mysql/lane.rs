@@ -2,9 +2,12 @@
 //! asked while all are busy goes out together, as one transaction and one commit, when one is free. A caller that gives
 //! up leaves the rest of its call to a task, and the connection as it was.
 
-use super::lines::{Dial, Told, Work, hang_up, late, send};
+use super::error::may_be_locked;
+use super::line::Line;
+use super::lines::{Dial, Step, Told, Work, hang_up, late, send};
 use crate::error::{Error, Result};
-use mysql_async::Conn;
+use crate::name::LockName;
+use crate::stores::shared::stuck::Stuck;
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +28,7 @@ pub(super) type Lanes = Arc<Mutex<HashMap<Id, Arc<Lane>>>>;
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     queue: Mutex<Queue>,
+    stuck: Arc<Stuck>,
     /// Rung when the store is dropped.
     closing: Notify,
 }
@@ -32,7 +36,7 @@ pub(super) struct Lane {
 #[derive(Debug, Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    idle: Vec<Conn>,
+    idle: Vec<Line>,
     /// How many connections there are: idle, in use, being opened.
     open: u32,
     closed: bool,
@@ -52,12 +56,12 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Lane {
     /// The lane of a runtime. It ends with the runtime, or with the store.
-    pub(super) fn of(lanes: &Lanes, runtime: &Handle) -> Arc<Self> {
+    pub(super) fn of(lanes: &Lanes, stuck: &Arc<Stuck>, runtime: &Handle) -> Arc<Self> {
         let mut all = lock(lanes);
         if let Some(lane) = all.get(&runtime.id()) {
             return lane.clone();
         }
-        let lane = Arc::new(Self::default());
+        let lane = Arc::new(Self { stuck: stuck.clone(), ..Self::default() });
         all.insert(runtime.id(), lane.clone());
         drop(all);
         runtime.spawn(End { lane: lane.clone(), lanes: lanes.clone(), runtime: runtime.id() }.wait());
@@ -74,8 +78,8 @@ impl Lane {
         let runtime = Handle::current();
         let entered = lock(&self.queue).enter(dial.options.connections, work, limit);
         match entered {
-            Ok((conn, work)) => {
-                let turn = Turn { lane: self, dial, runtime: runtime.clone(), conn, refused: false };
+            Ok((line, work)) => {
+                let turn = Turn { lane: self, dial, runtime: runtime.clone(), line, refused: false };
                 let flight = Flight { runtime, begun: false, rest: Some(Box::pin(turn.alone(work, limit))) };
                 tokio::time::timeout(limit, flight).await.map_err(|_| late())?
             }
@@ -91,13 +95,13 @@ type Rest = Pin<Box<dyn Future<Output = Result<Vec<Told>>> + Send>>;
 
 impl Queue {
     /// A free connection, or the right to open one; else a place in line.
-    fn enter(&mut self, most: u32, work: Work, limit: Duration) -> Result<(Option<Conn>, Work), Waiting> {
-        let conn = self.idle.pop();
-        if conn.is_none() && self.open >= most {
+    fn enter(&mut self, most: u32, work: Work, limit: Duration) -> Result<(Option<Line>, Work), Waiting> {
+        let line = self.idle.pop();
+        if line.is_none() && self.open >= most {
             return Err(self.wait(work, limit));
         }
-        self.open += u32::from(conn.is_none());
-        Ok((conn, work))
+        self.open += u32::from(line.is_none());
+        Ok((line, work))
     }
 
     fn wait(&mut self, work: Work, limit: Duration) -> Waiting {
@@ -106,13 +110,16 @@ impl Queue {
         waiting
     }
 
-    /// What to send next: the oldest job, and steps that wait behind it.
-    fn gather(&mut self) -> Vec<Job> {
+    /// What to send next: the oldest job, and steps that wait behind it. Who may be stuck holds up no others.
+    fn gather(&mut self, stuck: &Stuck) -> Vec<Job> {
         self.jobs.retain(|job| !job.answer.is_closed());
+        let steps_of = |job: &Job| {
+            let steps = job.work.steps().filter(|steps| !steps.iter().any(|step| stuck.knows(&step.name)));
+            steps.map(<[Step]>::len)
+        };
         let mut jobs: Vec<Job> = self.jobs.pop_front().into_iter().collect();
-        let Some(mut steps) = jobs.first().and_then(|job| job.work.steps()) else { return jobs };
-        while let Some(more) = self.jobs.front().and_then(|job| job.work.steps()).filter(|more| steps + more <= GATHER)
-        {
+        let Some(mut steps) = jobs.first().and_then(steps_of) else { return jobs };
+        while let Some(more) = self.jobs.front().and_then(steps_of).filter(|more| steps + more <= GATHER) {
             steps += more;
             jobs.extend(self.jobs.pop_front());
         }
@@ -125,12 +132,17 @@ async fn answer(waiting: Waiting) -> Result<Vec<Told>> {
     waiting.await.map_err(ending)?
 }
 
+/// The name of each step.
+fn names<'a>(works: &[&'a Work]) -> impl Iterator<Item = &'a LockName> {
+    works.iter().flat_map(|work| work.steps().unwrap_or_default()).map(|step| &step.name)
+}
+
 /// A connection in the hands of one flight, or the right to open one; passed on, or given back, when dropped.
 struct Turn {
     lane: Arc<Lane>,
     dial: Arc<Dial>,
     runtime: Handle,
-    conn: Option<Conn>,
+    line: Option<Line>,
     /// The server let no further connection in.
     refused: bool,
 }
@@ -164,7 +176,7 @@ impl Turn {
             Err(error) => (Vec::new().into_iter(), Some(error)),
         };
         for job in jobs {
-            let count = job.work.steps().unwrap_or(usize::MAX);
+            let count = job.work.steps().map_or(usize::MAX, <[Step]>::len);
             let answer = error.clone().map_or_else(|| Ok(told.by_ref().take(count).collect()), Err);
             // Whoever gave up no longer listens.
             let _ = job.answer.send(answer);
@@ -172,28 +184,62 @@ impl Turn {
     }
 
     async fn ready(&mut self) -> Result<()> {
-        if self.conn.is_none() {
-            self.conn = Some(self.dial.open().await?);
+        if self.line.is_none() {
+            self.line = Some(Line::new(self.dial.open().await?));
         }
         Ok(())
     }
 
     /// Sends work and reads its answers; a connection that cannot go on is closed.
     async fn fly(&mut self, works: &[&Work], limit: Duration) -> Result<Vec<Told>> {
-        let Some(mut conn) = self.conn.take() else { return Err(late()) };
+        let Some(mut line) = self.line.take() else { return Err(late()) };
+        let suspects = self.suspects(works);
         // Callers wait for their own limit; a connection is given up only when it has been silent for longer.
-        let flown = tokio::time::timeout(limit.max(SILENCE), send(&mut conn, &self.dial.options.prefix, works)).await;
+        let sent = send(&mut line, &self.dial.options, works, &suspects);
+        let flown = tokio::time::timeout(limit.max(SILENCE), sent).await;
         let (told, alive) = match flown {
             Ok(Ok(told)) => (Ok(told), true),
             Ok(Err((error, alive))) => (Err(error), alive),
             Err(_) => (Err(late()), false),
         };
+        self.note(works, &told);
         if alive {
-            self.conn = Some(conn);
+            self.line = Some(line);
         } else {
-            hang_up(conn).await;
+            hang_up(line.conn).await;
         }
         told
+    }
+
+    /// Names whose rows to look at first. One step that has something to lose rather waits, while others have a connection.
+    fn suspects<'a>(&self, works: &[&'a Work]) -> Vec<&'a LockName> {
+        let stuck = &self.lane.stuck;
+        let known: Vec<_> = names(works).filter(|name| stuck.knows(name)).collect();
+        if known.is_empty() {
+            return known;
+        }
+        match works {
+            [Work::Steps(steps)] if matches!(&steps[..], [step] if step.patient) && self.has_room() => Vec::new(),
+            _ => known,
+        }
+    }
+
+    /// Whether whoever comes next finds a connection.
+    fn has_room(&self) -> bool {
+        let queue = lock(&self.lane.queue);
+        !queue.idle.is_empty() || queue.open < self.dial.options.connections
+    }
+
+    /// Learns whether somebody keeps a row locked.
+    fn note(&self, works: &[&Work], told: &Result<Vec<Told>>) {
+        match told {
+            Ok(told) => {
+                let passed = names(works).zip(told).filter(|(_, told)| !matches!(told, Told::Locked));
+                self.lane.stuck.free(passed.map(|(name, _)| name));
+            }
+            Err(error) if may_be_locked(error) => self.lane.stuck.locked(names(works)),
+            Err(_) => {}
+        }
     }
 
     /// Leaves the work to those who have a connection, if anybody has.
@@ -203,7 +249,7 @@ impl Turn {
             return None;
         }
         self.refused = true;
-        self.conn = queue.idle.pop();
+        self.line = queue.idle.pop();
         Some(queue.wait(work, limit))
     }
 }
@@ -211,30 +257,30 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut queue = lock(&self.lane.queue);
-        let conn = self.conn.take();
+        let line = self.line.take();
         if self.refused {
             // The count is that of the connection which was found idle, or is one too many.
             queue.open -= 1;
-            if conn.is_none() {
+            if line.is_none() {
                 return;
             }
         }
-        let jobs = if queue.closed { Vec::new() } else { queue.gather() };
+        let jobs = if queue.closed { Vec::new() } else { queue.gather(&self.lane.stuck) };
         if !jobs.is_empty() {
             drop(queue);
             let (lane, dial, runtime) = (self.lane.clone(), self.dial.clone(), self.runtime.clone());
-            let turn = Self { lane, dial, runtime, conn, refused: false };
+            let turn = Self { lane, dial, runtime, line, refused: false };
             // A task of its own: whoever had the connection has got what it asked for.
             drop(self.runtime.spawn(turn.together(jobs)));
             return;
         }
-        match conn {
-            Some(conn) if queue.closed => {
+        match line {
+            Some(line) if queue.closed => {
                 queue.open -= 1;
                 drop(queue);
-                drop(self.runtime.spawn(hang_up(conn)));
+                drop(self.runtime.spawn(hang_up(line.conn)));
             }
-            Some(conn) => queue.idle.push(conn),
+            Some(line) => queue.idle.push(line),
             None => queue.open -= 1,
         }
     }
@@ -280,8 +326,8 @@ impl End {
     async fn wait(self) {
         self.lane.closing.notified().await;
         let idle = std::mem::take(&mut lock(&self.lane.queue).idle);
-        for conn in idle {
-            hang_up(conn).await;
+        for line in idle {
+            hang_up(line.conn).await;
         }
     }
 }

@@ -2,11 +2,14 @@
 
 use super::error::{is_passing, map_err, map_plain_login, no_tls};
 use super::lane::{GATHER, Lane, Lanes, lock};
+use super::line::{Line, Wait};
+use super::look;
 use super::options::{Options, SslMode};
 use super::quick::{self, Quick};
 use super::schema::install_lock;
 use crate::error::{Error, Result};
 use crate::name::LockName;
+use crate::stores::shared::stuck::Stuck;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Row};
 use std::sync::Arc;
@@ -40,6 +43,7 @@ const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
 pub(super) struct Lines {
     dial: Arc<Dial>,
     lanes: Lanes,
+    stuck: Arc<Stuck>,
 }
 
 /// How connections are opened.
@@ -66,6 +70,10 @@ pub(super) struct Step {
     /// The plain statement to try before.
     pub(super) quick: Option<Quick>,
     pub(super) text: String,
+    /// It has something to lose, so it waits for its row although somebody keeps it locked.
+    pub(super) patient: bool,
+    /// How long the server should wait for its row.
+    pub(super) wait: Wait,
 }
 
 /// What the server said.
@@ -74,22 +82,28 @@ pub(super) enum Told {
     /// The plain statement was enough; the token where one was drawn.
     Quick(u64),
     Row(Row),
+    /// Somebody keeps the row locked: nothing was done.
+    Locked,
 }
 
 impl Work {
-    /// How many steps it has; `None` for statements of another kind.
-    pub(super) fn steps(&self) -> Option<usize> {
-        if let Self::Steps(steps) = self { Some(steps.len()) } else { None }
+    /// Its steps; `None` for statements of another kind.
+    pub(super) fn steps(&self) -> Option<&[Step]> {
+        if let Self::Steps(steps) = self { Some(steps) } else { None }
     }
 }
 
 impl Lines {
     pub(super) fn new(options: Options) -> Self {
-        Self { dial: Arc::new(Dial::new(options)), lanes: Arc::default() }
+        Self { dial: Arc::new(Dial::new(options)), lanes: Arc::default(), stuck: Arc::default() }
     }
 
     pub(super) fn dial(&self) -> &Arc<Dial> {
         &self.dial
+    }
+
+    pub(super) fn stuck(&self) -> &Stuck {
+        &self.stuck
     }
 
     /// One answer per step, in their order, after all of them were committed.
@@ -108,7 +122,7 @@ impl Lines {
     async fn ask(&self, work: Work, limit: Duration) -> Result<Vec<Told>> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::unavailable("a Tokio runtime is needed here").in_store("mysql"))?;
-        Lane::of(&self.lanes, &runtime).ask(self.dial.clone(), work, limit).await
+        Lane::of(&self.lanes, &self.stuck, &runtime).ask(self.dial.clone(), work, limit).await
     }
 }
 
@@ -122,31 +136,46 @@ pub(super) fn late() -> Error {
     Error::unavailable("the server did not answer in time").in_store("mysql")
 }
 
-/// Sends work: what was answered, in order; or an error, and whether the connection can go on.
-pub(super) async fn send(conn: &mut Conn, prefix: &str, works: &[&Work]) -> Result<Vec<Told>, (Error, bool)> {
-    let sent = match works {
-        [Work::Text(text)] => {
+/// Sends work: what was answered, in order; or an error, and whether the connection can go on. Rows of `suspects` are
+/// looked at first.
+pub(super) async fn send(
+    line: &mut Line,
+    options: &Options,
+    works: &[&Work],
+    suspects: &[&LockName],
+) -> Result<Vec<Told>, (Error, bool)> {
+    let sent = async {
+        line.adapt(works).await?;
+        let (conn, prefix) = (&mut line.conn, &options.prefix);
+        if let [Work::Text(text)] = works {
             let mut rows = Vec::new();
-            call(conn, prefix, text, &mut rows).await.map(|()| rows.into_iter().map(Told::Row).collect())
+            call(conn, prefix, text, &mut rows).await?;
+            return Ok(rows.into_iter().map(Told::Row).collect());
         }
-        _ => send_steps(conn, prefix, works).await,
+        let locked = if suspects.is_empty() { Vec::new() } else { look::locked(conn, options, suspects).await? };
+        send_steps(conn, prefix, works, &locked).await
     };
-    match sent {
+    match sent.await {
         Ok(told) => Ok(told),
         Err(error) => {
             // The server has undone the transaction, or will when it sees that we are gone.
             let alive =
-                is_passing(&error) && conn.query_drop("ROLLBACK; SET SESSION time_zone = '+00:00'").await.is_ok();
+                is_passing(&error) && line.conn.query_drop("ROLLBACK; SET SESSION time_zone = '+00:00'").await.is_ok();
             Err((map_err(error), alive))
         }
     }
 }
 
 /// Steps are sent in the order of their names, so that no two transactions wait for each other; those of one name as they
-/// came. Plain statements go first, then the procedure for what they left.
-async fn send_steps(conn: &mut Conn, prefix: &str, works: &[&Work]) -> mysql_async::Result<Vec<Told>> {
-    let all = works.iter().flat_map(|work| if let Work::Steps(steps) = work { steps.as_slice() } else { &[] });
-    let mut steps: Vec<(usize, &Step)> = all.enumerate().collect();
+/// came. Plain statements go first, then the procedure for what they left. Those of `locked` names are not sent.
+async fn send_steps(
+    conn: &mut Conn,
+    prefix: &str,
+    works: &[&Work],
+    locked: &[&LockName],
+) -> mysql_async::Result<Vec<Told>> {
+    let all = works.iter().flat_map(|work| work.steps().unwrap_or_default()).enumerate();
+    let (mut steps, kept): (Vec<(usize, &Step)>, Vec<_>) = all.partition(|(_, step)| !locked.contains(&&step.name));
     steps.sort_by(|a, b| a.1.name.cmp(&b.1.name));
     let sorted: Vec<&Step> = steps.iter().map(|(_, step)| *step).collect();
     let quick = quick::run(conn, prefix, &sorted, GATHER).await?;
@@ -160,6 +189,7 @@ async fn send_steps(conn: &mut Conn, prefix: &str, works: &[&Work]) -> mysql_asy
     let told = quick.into_iter().map_while(|done| done.map(Told::Quick).or_else(|| rows.next().map(Told::Row)));
     // Back to the order in which they were asked.
     let mut told: Vec<(usize, Told)> = steps.iter().map(|(place, _)| *place).zip(told).collect();
+    told.extend(kept.iter().map(|(place, _)| (*place, Told::Locked)));
     told.sort_by_key(|(place, _)| *place);
     Ok(told.into_iter().map(|(_, told)| told).collect())
 }

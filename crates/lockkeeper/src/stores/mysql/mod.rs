@@ -25,8 +25,10 @@ mod events;
 mod get_lock;
 mod keys;
 mod lane;
+mod line;
 mod lines;
 mod list;
+mod look;
 mod options;
 mod quick;
 mod schema;
@@ -47,6 +49,7 @@ use crate::store::{
 use crate::stores::shared::connecting;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
+use error::may_be_locked;
 use events::Events;
 use lines::{Dial, Lines, Step, Told};
 use mysql_async::Row;
@@ -148,7 +151,12 @@ impl MysqlStore {
         let ttl = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
         let limit = (ttl / 3).max(Duration::from_millis(50)).mul_f64(0.95).min(Duration::from_secs(10));
         match self.lines.steps(steps, limit).await {
-            Err(error) => claims.iter().map(|claim| Err(error.clone().for_lock(&claim.name))).collect(),
+            Err(error) => {
+                if may_be_locked(&error) {
+                    self.lines.stuck().locked(claims.iter().map(|claim| &claim.name));
+                }
+                claims.iter().map(|claim| Err(error.clone().for_lock(&claim.name))).collect()
+            }
             Ok(all) => {
                 let answer = |((claim, told), tried): ((&Claim, &Told), bool)| {
                     let answer = Answer::of(told, claim.ttl).map_err(|e| e.for_lock(&claim.name))?;

@@ -1,5 +1,7 @@
 //! The text of calls to our procedures, and what they answer.
 
+use super::error::locked;
+use super::line::Wait;
 use super::lines::{Step, Told};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -13,6 +15,9 @@ use std::time::Duration;
 
 /// How long a tombstone outlives the TTL of its claim: longer than any message is delayed in practice.
 pub(super) const TOMB_EXTRA: Duration = Duration::from_secs(60);
+
+/// Renewals of shorter leases are given up, and repeated, before the server stops waiting for a row.
+const BRIEF: Duration = Duration::from_secs(16);
 
 /// What is asked of the server for one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +55,13 @@ pub(super) fn claim(prefix: &str, shed: bool, op: Op, claim: &Claim, keeper: Hol
         text.push_str("NULL,NULL,NULL");
     }
     finish(&mut text, shed, &claim.name, &claim.note.host);
-    Step { name: claim.name.clone(), quick: None, text }
+    let patient = op == Op::Renew || (op == Op::Release && !claim.unsettled);
+    let wait = match op {
+        Op::Acquire => Wait::Long,
+        Op::Renew if claim.ttl < BRIEF => Wait::Brief,
+        Op::Renew | Op::Release => Wait::Any,
+    };
+    Step { name: claim.name.clone(), quick: None, text, patient, wait }
 }
 
 /// The call that breaks the grant with `token`.
@@ -59,7 +70,7 @@ pub(super) fn break_lock(prefix: &str, shed: bool, name: &LockName, token: Token
     hex(&mut text, name.as_bytes());
     let _ = write!(text, ",NULL,0,0,0,0,{token},NULL,NULL,NULL,NULL");
     finish(&mut text, shed, name, "");
-    Step { name: name.clone(), quick: None, text }
+    Step { name: name.clone(), quick: None, text, patient: true, wait: Wait::Long }
 }
 
 /// A call that only forgets what has ended.
@@ -68,7 +79,7 @@ pub(super) fn sweep(prefix: &str, shed: bool, name: &LockName) -> Step {
     hex(&mut text, name.as_bytes());
     text.push_str(",NULL,0,0,0,0,0,NULL,NULL,NULL,NULL");
     finish(&mut text, shed, name, "");
-    Step { name: name.clone(), quick: None, text }
+    Step { name: name.clone(), quick: None, text, patient: false, wait: Wait::Any }
 }
 
 /// A renewal of a name that cannot be: nothing is there, and nothing comes of it.
@@ -120,6 +131,7 @@ impl Answer {
     pub(super) fn of(told: &Told, ttl: Duration) -> Result<Self> {
         let row = match told {
             Told::Row(row) => row,
+            Told::Locked => return Err(locked()),
             Told::Quick(token) => {
                 let (token, lease) = (i64::try_from(*token).ok(), i64::try_from(micros(ttl)).ok());
                 return Ok(Self { code: 1, token, lease, place: None, since: None, note: None });

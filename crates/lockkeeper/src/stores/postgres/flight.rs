@@ -46,7 +46,7 @@ impl Shared {
             Ok(Err(error)) => all(error),
             Err(_) => {
                 // Perhaps it waits for a row: the next time it is looked first.
-                self.stuck.suspect(claims);
+                self.suspect(claims);
                 all(late())
             }
         }
@@ -66,7 +66,7 @@ impl Shared {
                 // Nothing was done. The others need not suffer for it.
                 Err(error) if is_locked(&error) && claims.len() > 1 => {}
                 sent => {
-                    self.stuck.note(claims, &sent);
+                    self.note(claims, &sent);
                     return sent;
                 }
             }
@@ -78,7 +78,7 @@ impl Shared {
         let is_free = |claim: &&Claim| !locked.contains(claim.name.as_bytes());
         let free: Vec<Claim> = claims.iter().filter(is_free).cloned().collect();
         let sent = if free.is_empty() { Ok(Vec::new()) } else { self.send_now(line, op, &free).await };
-        self.stuck.note(&free, &sent);
+        self.note(&free, &sent);
         let (mut sent, mut answers) = (sent?.into_iter(), Vec::with_capacity(claims.len()));
         for claim in claims {
             answers.push(if is_free(&claim) {
@@ -100,7 +100,7 @@ impl Shared {
             Ok(()) => self.send_now(line, op, claims).await,
             Err(error) => Err(error),
         };
-        self.stuck.note(claims, &sent);
+        self.note(claims, &sent);
         sent?.pop().unwrap_or_else(|| Err(odd("too little")))
     }
 

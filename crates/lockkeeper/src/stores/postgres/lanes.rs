@@ -6,10 +6,10 @@ use super::connect::{Line, Links, current};
 use super::error::is_locked;
 use super::quick::Busy;
 use super::statements::Op;
-use super::stuck::Stuck;
 use super::values::Answer;
 use crate::error::{Error, Result};
 use crate::store::Claim;
+use crate::stores::shared::stuck::Stuck;
 use crate::token::HolderId;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -159,6 +159,14 @@ impl Lanes {
         &self.0.stuck
     }
 
+    pub(super) fn note<T>(&self, claims: &[Claim], answer: &Result<T>) {
+        self.0.note(claims, answer);
+    }
+
+    pub(super) fn suspect(&self, claims: &[Claim]) {
+        self.0.suspect(claims);
+    }
+
     /// One answer per claim.
     pub(super) async fn run(&self, op: Op, claims: &[Claim]) -> Vec<Result<Answer>> {
         match self.step(op, claims, false).await {
@@ -282,6 +290,20 @@ impl Shared {
         queue.begin(no);
         drop(queue);
         Some(Turn { shared: shared.clone(), lane, no, runtime })
+    }
+
+    /// Learns from an answer whether somebody keeps a row locked.
+    pub(super) fn note<T>(&self, claims: &[Claim], answer: &Result<T>) {
+        match answer {
+            Err(error) if is_locked(error) => self.suspect(claims),
+            Ok(_) => self.stuck.free(claims.iter().map(|claim| &claim.name)),
+            Err(_) => {}
+        }
+    }
+
+    /// Somebody keeps the rows of all of these locked, or of some.
+    pub(super) fn suspect(&self, claims: &[Claim]) {
+        self.stuck.locked(claims.iter().map(|claim| &claim.name));
     }
 
     /// Waits for an answer, or for a turn; gets help when nobody else does.

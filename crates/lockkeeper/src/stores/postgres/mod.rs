@@ -27,7 +27,6 @@ mod schema;
 pub mod shedlock;
 mod socket;
 mod statements;
-mod stuck;
 mod tls;
 mod values;
 mod waiting;

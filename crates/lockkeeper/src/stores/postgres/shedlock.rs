@@ -194,7 +194,7 @@ impl ShedLockStore {
         let asked = asked.await;
         if asked.is_err() && began.elapsed() >= limit.mul_f64(0.8) {
             // Perhaps it waits for a row: the next time it is looked first.
-            stuck.suspect(claims);
+            self.base.lanes.suspect(claims);
         }
         let read = asked.and_then(|rows| rows.iter().map(Answer::read).collect::<Result<Vec<_>>>());
         let found: Result<HashMap<HolderId, Answer>> = read.map(|all| all.into_iter().map(|a| (a.holder, a)).collect());
@@ -203,7 +203,7 @@ impl ShedLockStore {
                 Ok(found) => found.get(&claim.holder).cloned().ok_or_else(locked),
                 Err(error) => Err(error.clone()),
             };
-            stuck.note(from_ref(claim), &answer);
+            self.base.lanes.note(from_ref(claim), &answer);
             answer.map_err(|error| error.for_lock(&claim.name))
         };
         claims.iter().map(answer).collect()

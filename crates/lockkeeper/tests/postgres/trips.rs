@@ -1,5 +1,4 @@
 //! What a call of the PostgreSQL store costs: round trips, commits, connections, notifications.
-#![cfg(feature = "postgres")]
 
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim};

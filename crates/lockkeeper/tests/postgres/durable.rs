@@ -1,5 +1,4 @@
 //! What the PostgreSQL store says when a commit cannot be kept: a disk without room, a standby that is not there.
-#![cfg(feature = "postgres")]
 
 use lockkeeper::{Error, ErrorKind, Guard, Keeper, State};
 use std::time::Duration;
@@ -46,7 +45,7 @@ async fn until_full(keeper: &Keeper, guards: &mut Vec<Guard>) -> Error {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_is_named_and_what_is_held_goes_on() {
-    let Some(disk) = SmallDisk::own("a_full_disk_is_named_and_what_is_held_goes_on", 4) else { return };
+    let Some(disk) = SmallDisk::own("durable::a_full_disk_is_named_and_what_is_held_goes_on", 4) else { return };
     let ttl = Duration::from_secs(3);
     let server = PostgresServer::new();
     server.tables_on(&disk);
@@ -71,7 +70,7 @@ async fn a_full_disk_is_named_and_what_is_held_goes_on() {
 /// Without room for its log the server itself goes down, and comes back with all that it had answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_under_the_log_forgets_nothing() {
-    let Some(disk) = SmallDisk::own("a_full_disk_under_the_log_forgets_nothing", 64) else { return };
+    let Some(disk) = SmallDisk::own("durable::a_full_disk_under_the_log_forgets_nothing", 64) else { return };
     let mut server = PostgresServer::with(&["fsync=on"]);
     server.log_on(&disk);
     // Longer than a start takes on a busy machine.

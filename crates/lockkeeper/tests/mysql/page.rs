@@ -1,5 +1,4 @@
 //! What docs/stores/mysql.md says and no other test asks.
-#![cfg(feature = "mysql")]
 
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim};
@@ -10,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use testkit::{Counted, MariaDbServer, SOON};
 
-#[path = "common/warnings.rs"]
+#[path = "../common/warnings.rs"]
 mod warnings;
 
 static SERVER: LazyLock<&'static MariaDbServer> = LazyLock::new(|| MariaDbServer::new().share());
