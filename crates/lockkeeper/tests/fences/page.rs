@@ -154,7 +154,9 @@ fn rows_say_when_somebody_has_entered_last() {
     let [used, refused, left] = [fresh("used"), fresh("refused"), fresh("left")];
     let sqlite = Sqlite::new("wal");
     let (pg, my) = (postgres::server(), mariadb::server());
-    let databases: [(&dyn Database, &dyn Fn(&str), &str, &str); 3] = [
+    /// How it is asked, a time that is long ago, and one between that and now.
+    type Aged<'a> = (&'a dyn Database, &'a dyn Fn(&str), &'a str, &'a str);
+    let databases: [Aged<'_>; 3] = [
         (
             &postgres::Postgres::new("read committed"),
             &|sql| drop(pg.sql(sql)),
