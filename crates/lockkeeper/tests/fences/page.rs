@@ -124,6 +124,77 @@ fn rolling_back_to_an_earlier_savepoint_undoes_the_entry() {
     });
 }
 
+/// "Make it a statement of its own": the query's snapshot is older than the wait inside it.
+#[test]
+fn an_entry_inside_the_query_that_reads_reads_what_was_true_before() {
+    let server = postgres::server();
+    let resource = &fresh("inside");
+    postgres::Postgres::new("read committed").set(resource, 100);
+    RUNTIME.block_on(async {
+        let (mut earlier, later) = (client(&server.url()).await, client(&server.url()).await);
+        let enter = "SELECT lockkeeper_fence($1, 33)";
+        earlier.execute(enter, &[resource]).await.unwrap();
+        let tx = earlier.transaction().await.unwrap();
+        tx.execute(enter, &[resource]).await.unwrap();
+        tx.execute("UPDATE balances SET value = 101 WHERE id = $1", &[resource]).await.unwrap();
+        let read = RUNTIME.spawn({
+            let both = "SELECT value, lockkeeper_fence($1, 34) FROM balances WHERE id = $1";
+            let resource = resource.clone();
+            async move { later.query_one(both, &[&resource]).await.unwrap().get::<_, i64>(0) }
+        });
+        let waits =
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%value, lock%'";
+        testkit::eventually(testkit::SOON, "the later holder waits", || server.sql(waits) == "1");
+        tx.commit().await.unwrap();
+        assert_eq!(read.await.unwrap(), 100, "it has entered, and read the old value");
+    });
+}
+
+/// "Rows stay": those that nobody has entered for long can be told, and only those.
+#[test]
+fn rows_say_when_somebody_has_entered_last() {
+    let [used, refused, left] = [fresh("used"), fresh("refused"), fresh("left")];
+    let sqlite = Sqlite::new("wal");
+    let (pg, my) = (postgres::server(), mariadb::server());
+    /// How it is asked, a time that is long ago, and one between that and now.
+    type Aged<'a> = (&'a dyn Database, &'a dyn Fn(&str), &'a str, &'a str);
+    let databases: [Aged<'_>; 3] = [
+        (
+            &postgres::Postgres::new("read committed"),
+            &|sql| drop(pg.sql(sql)),
+            "now() - interval '2 days'",
+            "now() - interval '1 day'",
+        ),
+        (
+            &mariadb::MariaDb::new("REPEATABLE READ"),
+            &|sql| drop(my.sql(sql)),
+            "NOW() - INTERVAL 2 DAY",
+            "NOW() - INTERVAL 1 DAY",
+        ),
+        (
+            &sqlite,
+            &|sql| sqlite.connect().execute_batch(sql).unwrap(),
+            "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-2 days')",
+            "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 day')",
+        ),
+    ];
+    for (database, sql, old, limit) in databases {
+        let enter = |name: &str, token| database.session().transaction(&mut |tx| tx.enter(name, &entrant(token)));
+        for name in [&used, &refused, &left] {
+            enter(name, 34).unwrap();
+        }
+        let ours = format!("resource IN ('{used}', '{refused}', '{left}')");
+        sql(&format!("UPDATE lockkeeper_fences SET entered_at = {old} WHERE {ours}"));
+        enter(&used, 34).unwrap();
+        assert!(enter(&refused, 33).unwrap_err().is_stale());
+        sql(&format!("DELETE FROM lockkeeper_fences WHERE entered_at < {limit} AND {ours}"));
+        assert!(enter(&used, 33).unwrap_err().is_stale(), "its row is there");
+        for gone in [&refused, &left] {
+            enter(gone, 1).unwrap();
+        }
+    }
+}
+
 /// Two who enter two fences in different orders: one of them is to repeat, and the other goes on.
 #[test]
 fn a_deadlock_is_one_transaction_to_be_repeated() {

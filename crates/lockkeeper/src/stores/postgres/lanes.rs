@@ -6,12 +6,13 @@ use super::connect::{Line, Links, current};
 use super::error::is_locked;
 use super::quick::Busy;
 use super::statements::Op;
-use super::values::Answer;
+use super::values::{Answer, odd};
 use crate::error::{Error, Result};
 use crate::store::Claim;
 use crate::stores::shared::stuck::Stuck;
 use crate::token::HolderId;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::slice::from_ref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Id};
@@ -169,13 +170,17 @@ impl Lanes {
 
     /// One answer per claim.
     pub(super) async fn run(&self, op: Op, claims: &[Claim]) -> Vec<Result<Answer>> {
-        match self.step(op, claims, false).await {
-            // In company nobody waits for a row that somebody keeps locked; by itself a claim does.
-            (Sent::Gathered, answers) if matches!(&answers[..], [Err(error)] if is_locked(error)) => {
-                self.step(op, claims, true).await.1
+        let (sent, mut answers) = self.step(op, claims, false).await;
+        // In company nobody waits for a row that somebody keeps locked; by itself a claim does. A renewal comes again.
+        if op != Op::Renew && (sent == Sent::Gathered || claims.len() > 1) {
+            for (claim, answer) in claims.iter().zip(&mut answers) {
+                if answer.as_ref().is_err_and(is_locked) {
+                    let again = self.step(op, from_ref(claim), true).await.1.pop();
+                    *answer = again.unwrap_or_else(|| Err(odd("too little")));
+                }
             }
-            (_, answers) => answers,
         }
+        answers
     }
 
     async fn step(&self, op: Op, claims: &[Claim], alone: bool) -> (Sent, Vec<Result<Answer>>) {
