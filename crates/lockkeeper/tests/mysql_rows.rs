@@ -263,3 +263,37 @@ async fn other_short_leases_of_the_keeper_are_renewed() {
 async fn other_locks_in_shedlocks_table_are_renewed() {
     others_are_renewed(LAYOUTS[1], Duration::from_secs(6)).await;
 }
+
+/// Steps that nobody is in the way of are updates: looks and settings would be counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_no_row_is_locked_nothing_more_is_asked() {
+    let server = MariaDbServer::new();
+    let keeper = keeper(&server, "", Duration::from_secs(6)).await;
+    let _held = [taken(&keeper, "a").await, taken(&keeper, "b").await];
+    let mut watch = Conn::from_url(server.url()).await.expect("connected");
+    // Returns when both were renewed, and how often it had to look.
+    let mut renewed = async || {
+        let read = "SELECT MIN(expires), MAX(expires) FROM lockkeeper_lock WHERE name IN ('a', 'b')";
+        let (mut looks, mut first) = (0, None);
+        loop {
+            let now: (u64, u64) = watch.query_first(read).await.expect("read").expect("a row");
+            looks += 1;
+            if now.0 > first.get_or_insert(now).1 {
+                return looks;
+            }
+            taken(&keeper, "y").await.release().await.expect("released");
+        }
+    };
+    let count = |status: &str| -> u64 {
+        let said = server.sql(&format!("SHOW GLOBAL STATUS LIKE '{status}'"));
+        said.split('\t').nth(1).and_then(|n| n.parse().ok()).expect("a number")
+    };
+    // A connection is set up once for renewals that go out together.
+    renewed().await;
+    let before = ["Com_set_option", "Com_select"].map(count);
+    let mut looks = 0;
+    for _ in 0..3 {
+        looks += renewed().await;
+    }
+    assert_eq!(["Com_set_option", "Com_select"].map(count), [before[0], before[1] + looks]);
+}
