@@ -12,13 +12,12 @@ use std::slice::from_ref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use testkit::{MariaDbServer, SOON, eventually};
+use testkit::{MysqlServer, SOON, eventually};
 use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(6);
 
-static SHARED: LazyLock<&'static MariaDbServer> =
-    LazyLock::new(|| MariaDbServer::with(&["--max-connections=400"]).share());
+static SHARED: LazyLock<&'static MysqlServer> = LazyLock::new(|| MysqlServer::with(&["--max-connections=400"]).share());
 
 /// A database of one test, and its user.
 struct Place(&'static str);

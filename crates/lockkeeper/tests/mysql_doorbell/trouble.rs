@@ -3,7 +3,7 @@
 use super::{Place, SHARED, TTL, handed, has_owner, is_free, owner, taken, takes};
 use lockkeeper::Keeper;
 use std::process::Command;
-use testkit::{MariaDbServer, Proc, SOON, eventually};
+use testkit::{MysqlServer, Proc, SOON, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_doorbell_whose_connection_is_killed_is_replaced() {
@@ -92,7 +92,7 @@ async fn without_room_for_doorbells_waiters_ask() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sleep_that_the_server_cuts_short_is_begun_anew() {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     let mariadb = server.sql("SELECT VERSION()").contains("MariaDB");
     server.sql(if mariadb { "SET GLOBAL max_statement_time = 2.5" } else { "SET GLOBAL max_execution_time = 2500" });
     let url = format!("{}?doorbells=1", server.url());
