@@ -10,7 +10,7 @@ use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts};
 use std::sync::Arc;
 use std::time::Instant;
-use testkit::MariaDbServer;
+use testkit::MysqlServer;
 use tokio::runtime::Runtime;
 
 /// As many as the store's default.
@@ -43,13 +43,13 @@ pub(crate) fn part(name: &str) {
 
 fn cycle(runtime: &Runtime) {
     for (title, flush) in [("commits left to the system", 2), ("commits flushed to disk", 1)] {
-        let server = MariaDbServer::with(&[&format!("--innodb-flush-log-at-trx-commit={flush}")]);
+        let server = MysqlServer::with(&[&format!("--innodb-flush-log-at-trx-commit={flush}")]);
         serial(runtime, &server, title);
         many(runtime, &server, title);
     }
 }
 
-fn serial(runtime: &Runtime, server: &MariaDbServer, title: &str) {
+fn serial(runtime: &Runtime, server: &MysqlServer, title: &str) {
     let keeper = runtime.block_on(Keeper::connect(server.url())).unwrap();
     let mut floor = runtime.block_on(open(server));
     let mut calls = runtime.block_on(open(server));
@@ -93,7 +93,7 @@ fn serial(runtime: &Runtime, server: &MariaDbServer, title: &str) {
 }
 
 /// So many tasks, each with a lock of its own.
-fn many(runtime: &Runtime, server: &MariaDbServer, title: &str) {
+fn many(runtime: &Runtime, server: &MysqlServer, title: &str) {
     const EACH: u32 = 20;
     let keeper = runtime.block_on(Keeper::connect(server.url())).unwrap();
     let pool: Arc<Vec<tokio::sync::Mutex<Conn>>> = Arc::new(runtime.block_on(async {
@@ -152,7 +152,7 @@ fn many(runtime: &Runtime, server: &MariaDbServer, title: &str) {
     );
 }
 
-async fn open(server: &MariaDbServer) -> Conn {
+async fn open(server: &MysqlServer) -> Conn {
     let mut conn = Conn::new(Opts::from_url(&format!("{}?prefer_socket=false", server.url())).unwrap()).await.unwrap();
     let setup = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET time_zone = '+00:00'";
     conn.query_drop(setup).await.unwrap();

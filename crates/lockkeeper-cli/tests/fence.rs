@@ -5,7 +5,7 @@ mod common;
 use common::{Place, one_sentence};
 use mysql_async::prelude::Queryable as _;
 use std::process::Command;
-use testkit::{Ended, MariaDbServer, PgBouncer, PostgresServer, Proc, TempDir, certificates};
+use testkit::{Ended, MysqlServer, PgBouncer, PostgresServer, Proc, TempDir, certificates};
 
 fn ends(place: &Place, args: &[&str]) -> Ended {
     Proc::start(&mut place.bare(args)).wait()
@@ -142,7 +142,7 @@ fn a_password_comes_from_a_file_or_the_environment() {
 
 #[test]
 fn on_mariadb() {
-    let (place, server) = (Place::new(), MariaDbServer::new());
+    let (place, server) = (Place::new(), MysqlServer::new());
     let enter = || {
         server.sql("CALL lockkeeper_fence('orders/42', 1763166000123456, '00c0ffee', 'redis')");
         server.sql("CALL lockkeeper_fence('orders/43', 7, '00c0ffee', NULL)");
@@ -188,7 +188,7 @@ fn on_sqlite() {
 /// A URL that works for `--store` works here, and what cannot is told in the same words.
 #[test]
 fn urls_are_those_of_the_store() {
-    let (place, postgres, mariadb) = (Place::new(), PostgresServer::new(), MariaDbServer::new());
+    let (place, postgres, mariadb) = (Place::new(), PostgresServer::new(), MysqlServer::new());
     let directory = postgres.dir().path().display().to_string().replace('/', "%2F");
     let socket = format!("postgres://postgres@{directory}:{}/postgres", postgres.port());
     let socket_too = format!("mysql://root@localhost/test?socket={}", mariadb.dir().join("socket").display());
@@ -229,7 +229,7 @@ fn why_a_server_cannot_is_told_apart() {
 /// Whoever may call the procedures may still do so after the script was run again.
 #[test]
 fn running_the_script_again_takes_no_rights_away() {
-    let (place, server) = (Place::new(), MariaDbServer::new());
+    let (place, server) = (Place::new(), MysqlServer::new());
     let script = ends(&place, &["fence", "install", "--print", "mysql:"]).stdout;
     server.sql(&script);
     server.sql(
@@ -245,7 +245,7 @@ fn running_the_script_again_takes_no_rights_away() {
 
 #[test]
 fn the_servers_sql_mode_is_not_the_procedures() {
-    let (place, server) = (Place::new(), MariaDbServer::new());
+    let (place, server) = (Place::new(), MysqlServer::new());
     let modes: &[&str] = if server.is_mysql() { &["", "ANSI"] } else { &["", "ANSI", "ORACLE"] };
     for mode in modes {
         server.sql(&format!("SET GLOBAL sql_mode = '{mode}'; DROP VIEW IF EXISTS lockkeeper_fence_version"));
@@ -267,7 +267,7 @@ fn what_is_printed_can_be_run_by_somebody_else() {
         ended.stdout
     };
     rusqlite::Connection::open_in_memory().unwrap().execute_batch(&text("sqlite:")).unwrap();
-    let (postgres, mariadb) = (PostgresServer::new(), MariaDbServer::new());
+    let (postgres, mariadb) = (PostgresServer::new(), MysqlServer::new());
     postgres.sql(&text("postgres:"));
     mariadb.sql(&text("mariadb://host/db"));
     one_sentence(&ends(&place, &["fence", "status", &postgres.url()]), 0, "nobody has entered a fence");
@@ -296,7 +296,7 @@ fn wrong_command_lines() {
 #[test]
 fn tls_checks_the_server() {
     let place = Place::new();
-    let mariadb = MariaDbServer::with_tls_only();
+    let mariadb = MysqlServer::with_tls_only();
     mariadb.sql("CREATE USER tls@'127.0.0.1' REQUIRE SSL; GRANT ALL ON test.* TO tls@'127.0.0.1'");
     let file = |name: &str| mariadb.dir().join(name).display().to_string();
     let url = mariadb.url().replace("root@", "tls@");
@@ -355,7 +355,7 @@ fn behind_a_pooler_nothing_is_left_in_its_sessions() {
 #[test]
 fn several_may_install_at_once() {
     let place = Place::new();
-    let (postgres, mariadb) = (PostgresServer::new(), MariaDbServer::new());
+    let (postgres, mariadb) = (PostgresServer::new(), MysqlServer::new());
     rusqlite::Connection::open(place.dir.join("app.db")).unwrap().execute_batch("CREATE TABLE mine (x)").unwrap();
     for url in [postgres.url(), mariadb.url(), "sqlite:app.db".to_owned()] {
         for round in 0..3 {
@@ -376,7 +376,7 @@ fn several_may_install_at_once() {
 #[test]
 fn a_reset_that_was_given_up_is_not_done_later() {
     let place = Place::new();
-    let (postgres, mariadb) = (PostgresServer::new(), MariaDbServer::new());
+    let (postgres, mariadb) = (PostgresServer::new(), MysqlServer::new());
     let file = rusqlite::Connection::open(place.dir.join("app.db")).unwrap();
     file.execute_batch("CREATE TABLE mine (x)").unwrap();
     let urls = [postgres.url(), mariadb.url(), "sqlite:app.db".to_owned()];

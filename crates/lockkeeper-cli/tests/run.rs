@@ -5,7 +5,7 @@ mod common;
 use common::Place;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use testkit::{MariaDbServer, SOON, Signal, eventually, is_alive};
+use testkit::{MysqlServer, SOON, Signal, eventually, is_alive};
 
 #[test]
 fn the_second_of_two_exits_75_at_once_and_says_who_holds_it() {
@@ -206,7 +206,7 @@ fn a_lock_with_a_long_ttl_that_was_handed_over_is_not_in_danger() {
 /// The first try meets a connection that the server has closed; the second one is as good.
 #[test]
 fn a_release_that_takes_two_tries_is_no_failure() {
-    let (place, server) = (Place::new(), MariaDbServer::new());
+    let (place, server) = (Place::new(), MysqlServer::new());
     let holder = place.holder("job", &["--store", &server.url(), "--ttl", "1h"]);
     let ours = "FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = 'test'";
     for id in server.sql(&format!("SELECT id {ours}")).lines() {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Place, one_sentence};
-use testkit::{Ended, MariaDbServer, PostgresServer};
+use testkit::{Ended, MysqlServer, PostgresServer};
 
 #[test]
 fn a_privileged_role_makes_the_tables_and_another_uses_them() {
@@ -31,7 +31,7 @@ fn a_privileged_role_makes_the_tables_and_another_uses_them() {
 /// A table that somebody has dropped: errors advise `store init`, so it must help.
 #[test]
 fn what_was_dropped_by_hand_is_made_again() {
-    let (place, postgres, mariadb) = (Place::new(), PostgresServer::new(), MariaDbServer::new());
+    let (place, postgres, mariadb) = (Place::new(), PostgresServer::new(), MysqlServer::new());
     let init = |url: &str| place.ends(&["store", "init", url]);
     let run = |url: &str| place.ends(&["run", "--store", url, "x", "--", "true"]);
     let ready = |ended: &Ended| assert_eq!(ended.stdout, "the store is ready\n", "{ended:?}");
@@ -70,7 +70,7 @@ fn what_was_dropped_by_hand_is_made_again() {
 /// A role that may use a store, but not make it, learns whether everything is there.
 #[test]
 fn a_role_that_may_not_make_what_is_missing_is_told() {
-    let (place, postgres, mariadb) = (Place::new(), PostgresServer::new(), MariaDbServer::new());
+    let (place, postgres, mariadb) = (Place::new(), PostgresServer::new(), MysqlServer::new());
     let init = |url: &str| place.ends(&["store", "init", url]);
     assert_eq!((init(&postgres.url()).code, init(&mariadb.url()).code), (Some(0), Some(0)));
     postgres.sql(

@@ -239,20 +239,20 @@ mod mysql_servers {
     use lockkeeper::conformance::{Hook, Subject};
     use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
     use std::sync::{Arc, LazyLock, Mutex};
-    use testkit::MariaDbServer;
+    use testkit::MysqlServer;
 
     /// One server for all cases but those that restart it: starting one takes seconds.
-    static SHARED: LazyLock<&'static MariaDbServer> = LazyLock::new(|| MariaDbServer::new().share());
+    static SHARED: LazyLock<&'static MysqlServer> = LazyLock::new(|| MysqlServer::new().share());
 
     /// The store with these options, on the shared server or on one of its own.
-    pub(crate) struct At(&'static str, Option<Mutex<MariaDbServer>>);
+    pub(crate) struct At(&'static str, Option<Mutex<MysqlServer>>);
 
     impl At {
         pub(crate) fn new(options: &'static str) -> Self {
             // The harness names threads after tests; where it does not, every case gets a server of its own.
             let shares = |name: &str| name != "main" && !name.contains("restart");
             let own = !std::thread::current().name().is_some_and(shares);
-            Self(options, own.then(|| MariaDbServer::new().into()))
+            Self(options, own.then(|| MysqlServer::new().into()))
         }
     }
 

@@ -1,12 +1,12 @@
 //! Two MySQL servers of one group, which both take writes.
 
-use crate::{MariaDbServer, SOON, eventually, free_port};
+use crate::{MysqlServer, SOON, eventually, free_port};
 
 /// Members of a group of MySQL servers (Group Replication, several primaries): what one commits, the other may refuse.
 #[derive(Debug)]
 pub struct MysqlGroup {
     /// Both of them.
-    pub members: Vec<MariaDbServer>,
+    pub members: Vec<MysqlServer>,
 }
 
 impl MysqlGroup {
@@ -16,7 +16,7 @@ impl MysqlGroup {
         let ports = [free_port(), free_port()];
         let seeds = format!("--group-replication-group-seeds=127.0.0.1:{},127.0.0.1:{}", ports[0], ports[1]);
         let member = |n: usize| {
-            MariaDbServer::with(&[
+            MysqlServer::with(&[
                 &format!("--server-id={}", n + 1),
                 "--gtid-mode=on",
                 "--enforce-gtid-consistency=on",

@@ -7,13 +7,13 @@ use lockkeeper::{Guard, Keeper};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use std::time::{Duration, Instant};
-use testkit::MariaDbServer;
+use testkit::MysqlServer;
 use tokio::runtime::Runtime;
 
 const ROUNDS: usize = 200;
 
 pub(super) fn run(runtime: &Runtime) {
-    let server = MariaDbServer::with(&["--innodb-flush-log-at-trx-commit=2"]);
+    let server = MysqlServer::with(&["--innodb-flush-log-at-trx-commit=2"]);
     let (floor, timed, rung) = runtime.block_on(async {
         let mut baton = Baton::new(&server).await;
         let mut timed = Pair::new(&server, "").await;
@@ -55,7 +55,7 @@ struct Baton {
 }
 
 impl Baton {
-    async fn new(server: &MariaDbServer) -> Self {
+    async fn new(server: &MysqlServer) -> Self {
         let mut has = open(server).await;
         has.query_drop("DO GET_LOCK('baton', 0)").await.unwrap();
         Self { has, waits: Some(open(server).await), look: open(server).await }
@@ -87,7 +87,7 @@ struct Pair {
 }
 
 impl Pair {
-    async fn new(server: &MariaDbServer, options: &str) -> Self {
+    async fn new(server: &MysqlServer, options: &str) -> Self {
         let url = format!("{}{options}", server.url());
         let keepers = [Keeper::connect(&url).await.unwrap(), Keeper::connect(&url).await.unwrap()];
         let (name, rings) = (format!("baton{options}"), !options.is_empty());

@@ -6,7 +6,7 @@ use lockkeeper::{Guard, HolderId, Keeper};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use std::time::{Duration, Instant};
-use testkit::MariaDbServer;
+use testkit::MysqlServer;
 
 const LOCKS: usize = 10_000;
 const TTL: Duration = Duration::from_secs(30);
@@ -17,7 +17,7 @@ const DEEP: usize = 200;
 
 pub(super) fn run() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let server = MariaDbServer::with(&["--innodb-flush-log-at-trx-commit=1"]);
+    let server = MysqlServer::with(&["--innodb-flush-log-at-trx-commit=1"]);
     println!("\n### MariaDB, commits flushed to disk, {LOCKS} locks held, TTL {TTL:?}\n");
     println!(
         "| | client CPU µs per renewal | x floor | updates per {LOCKS} renewals | still held |\n|---|---|---|---|---|"
@@ -35,7 +35,7 @@ async fn updates(conn: &mut Conn) -> f64 {
     count
 }
 
-async fn hold(server: &MariaDbServer) -> (f64, f64, usize) {
+async fn hold(server: &MysqlServer) -> (f64, f64, usize) {
     let mut look = open(server).await;
     let keeper = Keeper::builder(server.url()).ttl(TTL).connect().await.unwrap();
     let mut taking = Vec::with_capacity(LOCKS);
@@ -59,7 +59,7 @@ async fn hold(server: &MariaDbServer) -> (f64, f64, usize) {
     (cpu.as_secs_f64() * 1e6 / (rounds * LOCKS as f64), updates, alive)
 }
 
-async fn by_hand(server: &MariaDbServer) -> (f64, Duration) {
+async fn by_hand(server: &MysqlServer) -> (f64, Duration) {
     let mut conn = open(server).await;
     let locks: Vec<(String, String)> = (0..LOCKS)
         .map(|i| (format!("'orders/{i:06}'"), format!("X'{}'", HolderId::random().unwrap().to_hex())))

@@ -7,13 +7,13 @@ use lockkeeper::fence::{Entrant, LAYOUT, Refusal};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Error, Transaction, TxOpts};
 use std::sync::{Arc, Mutex};
-use testkit::MariaDbServer;
+use testkit::MysqlServer;
 
-static SERVER: Shared<MariaDbServer> = Shared::new();
+static SERVER: Shared<MysqlServer> = Shared::new();
 
-pub(crate) fn server() -> Arc<MariaDbServer> {
+pub(crate) fn server() -> Arc<MysqlServer> {
     SERVER.get(|| {
-        let server = MariaDbServer::new();
+        let server = MysqlServer::new();
         // Twice, and in both ways: again does no harm.
         server.sql(fence::INSTALL_SQL);
         let mut connection = connect(&server);
@@ -25,7 +25,7 @@ pub(crate) fn server() -> Arc<MariaDbServer> {
     })
 }
 
-fn connect(server: &MariaDbServer) -> Conn {
+fn connect(server: &MysqlServer) -> Conn {
     connect_to(&server.url())
 }
 
@@ -35,7 +35,7 @@ fn connect_to(url: &str) -> Conn {
 
 pub(crate) struct MariaDb {
     url: String,
-    _server: Option<Arc<MariaDbServer>>,
+    _server: Option<Arc<MysqlServer>>,
     isolation: &'static str,
     outside: Mutex<Conn>,
 }

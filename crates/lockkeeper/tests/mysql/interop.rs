@@ -9,7 +9,7 @@ use peer::{Peer, Section, installed, section};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use testkit::{MariaDbServer, SOON, TempDir};
+use testkit::{MysqlServer, SOON, TempDir};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(10);
@@ -34,8 +34,8 @@ const GET_LOCK: Kind = Kind { peer: "get_lock", options: "mode=get_lock", zone: 
 const SHEDLOCK: Kind = Kind { peer: "shedlock", options: "layout=shedlock", zone: "+00:00" };
 const SHEDLOCK_ELSEWHERE: Kind = Kind { peer: "shedlock", options: "layout=shedlock", zone: "-07:00" };
 
-fn server(kind: Kind) -> MariaDbServer {
-    let server = MariaDbServer::with(&[&format!("--default-time-zone={}", kind.zone)]);
+fn server(kind: Kind) -> MysqlServer {
+    let server = MysqlServer::with(&[&format!("--default-time-zone={}", kind.zone)]);
     if kind.zone != "+00:00" {
         // The application's own, made before we came, which compares names as the server does by default.
         server.sql(
@@ -46,14 +46,14 @@ fn server(kind: Kind) -> MariaDbServer {
     server
 }
 
-fn start(kind: Kind, server: &MariaDbServer) -> Peer {
+fn start(kind: Kind, server: &MysqlServer) -> Peer {
     let python = installed("python-mysql", "requirements-mysql.txt").join("bin/python");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/mysql.py");
     let mut command = Command::new(python);
     Peer::start(command.arg(script).args([kind.peer, &server.port().to_string(), ""]))
 }
 
-async fn keeper(kind: Kind, server: &MariaDbServer) -> Keeper {
+async fn keeper(kind: Kind, server: &MysqlServer) -> Keeper {
     let url = format!("{}?{}", server.url(), kind.options);
     Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
 }
@@ -171,7 +171,7 @@ async fn take_turns(kind: Kind) {
 }
 
 /// Leases that nobody ends, on both sides.
-async fn overstay(kind: Kind, server: &MariaDbServer, peer: &mut Peer) {
+async fn overstay(kind: Kind, server: &MysqlServer, peer: &mut Peer) {
     let hasty = format!("{}?{}", server.url(), kind.options);
     let hasty = Keeper::builder(hasty).ttl(Duration::from_secs(2)).connect().await.expect("connected");
     assert!(peer.ask("take late 500"), "free");

@@ -2,7 +2,7 @@
 //! and takes them only over TLS, a socket, or encrypted with its own key. Run on MySQL by `scripts/test-extended`.
 
 use lockkeeper::{Error, ErrorKind, Keeper};
-use testkit::MariaDbServer;
+use testkit::MysqlServer;
 
 const PASSWORD: &str = "geheim";
 
@@ -11,13 +11,13 @@ async fn connect(url: &str) -> Result<(), Error> {
     keeper.lock("x").wait(testkit::SOON).acquire().await?.release().await
 }
 
-fn url(server: &MariaDbServer, name: &str, password: &str, options: &str) -> String {
+fn url(server: &MysqlServer, name: &str, password: &str, options: &str) -> String {
     format!("mysql://{name}:{password}@127.0.0.1:{}/test?{options}", server.port())
 }
 
 #[tokio::test]
 async fn the_default_plugin_works_by_every_way() {
-    for server in [MariaDbServer::with_tls(), MariaDbServer::without_tls(&[])] {
+    for server in [MysqlServer::with_tls(), MysqlServer::without_tls(&[])] {
         server.sql(&format!("CREATE USER app IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON test.* TO app"));
         let socket = format!("socket={}", server.dir().join("socket").display());
         for options in ["", "ssl-mode=disabled", &socket] {
@@ -37,7 +37,7 @@ async fn the_default_plugin_works_by_every_way() {
 
 #[tokio::test]
 async fn a_socket_has_no_tls_and_is_never_asked_for_it() {
-    let server = MariaDbServer::with_tls();
+    let server = MysqlServer::with_tls();
     let at = |options: &str| {
         let socket = server.dir().join("socket");
         format!("mysql://root@localhost/test?socket={}&{options}", socket.display())
@@ -56,7 +56,7 @@ async fn a_socket_has_no_tls_and_is_never_asked_for_it() {
 /// What `scripts/test-extended` says it runs on is what it runs on.
 #[test]
 fn the_server_is_the_one_that_was_asked_for() {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     let (version, asked) = (server.sql("SELECT VERSION()"), std::env::var("LOCKKEEPER_TEST_MYSQL").unwrap_or_default());
     assert!(version.starts_with(&asked), "{version}");
     assert_eq!(version.contains("MariaDB"), asked.is_empty(), "{version}");
@@ -65,7 +65,7 @@ fn the_server_is_the_one_that_was_asked_for() {
 /// What a server may say to a login besides that its password is wrong: each refusal says what to do about it.
 #[tokio::test]
 async fn refused_logins_are_told_why() {
-    let server = MariaDbServer::with_tls_only();
+    let server = MysqlServer::with_tls_only();
     let user = |name: &str, how: &str| {
         server.sql(&format!("CREATE USER {name} IDENTIFIED BY '{PASSWORD}' {how}; GRANT ALL ON test.* TO {name}"));
         name.to_owned()
@@ -92,7 +92,7 @@ async fn refused_logins_are_told_why() {
 /// A server without TLS and without a key of its own takes no password at all that it does not know yet.
 #[tokio::test]
 async fn a_password_that_cannot_be_sent_safely_is_not_sent() {
-    let server = MariaDbServer::without_tls(&[
+    let server = MysqlServer::without_tls(&[
         "--loose-caching-sha2-password-auto-generate-rsa-keys=off",
         "--loose-caching-sha2-password-private-key-path=none",
         "--loose-caching-sha2-password-public-key-path=none",
@@ -110,7 +110,7 @@ async fn a_password_that_cannot_be_sent_safely_is_not_sent() {
 /// A plugin that the driver does not know.
 #[tokio::test]
 async fn a_plugin_that_is_not_known_is_named() {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     if !server.is_mysql() {
         return;
     }

@@ -7,12 +7,12 @@ use lockkeeper::{ErrorKind, Guarantee, Guard, HolderId, Keeper, LockName, Mode, 
 use std::slice::from_ref;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
-use testkit::{Counted, MariaDbServer, SOON};
+use testkit::{Counted, MysqlServer, SOON};
 
 #[path = "../common/warnings.rs"]
 mod warnings;
 
-static SERVER: LazyLock<&'static MariaDbServer> = LazyLock::new(|| MariaDbServer::new().share());
+static SERVER: LazyLock<&'static MysqlServer> = LazyLock::new(|| MysqlServer::new().share());
 
 const LONG: Duration = Duration::from_secs(60);
 

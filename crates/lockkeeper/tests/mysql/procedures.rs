@@ -6,7 +6,7 @@ use lockkeeper::{Error, ErrorKind, Guard, Keeper};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
-use testkit::{MariaDbServer, SOON};
+use testkit::{MysqlServer, SOON};
 
 const TTL: Duration = Duration::from_secs(6);
 
@@ -14,7 +14,7 @@ const TTL: Duration = Duration::from_secs(6);
 const WORKER: &str = "SELECT, INSERT, UPDATE, DELETE, EXECUTE";
 const OWNER: &str = "CREATE, CREATE ROUTINE, ALTER ROUTINE, SELECT, INSERT, UPDATE, DELETE, EXECUTE";
 
-static SHARED: LazyLock<&'static MariaDbServer> = LazyLock::new(|| MariaDbServer::with(&["--log-bin=log"]).share());
+static SHARED: LazyLock<&'static MysqlServer> = LazyLock::new(|| MysqlServer::with(&["--log-bin=log"]).share());
 
 async fn keeper(url: &str) -> Keeper {
     Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
@@ -29,7 +29,7 @@ async fn connect_error(url: &str) -> Error {
 }
 
 /// A user with these rights in a database, which is made if there is none.
-fn login(server: &MariaDbServer, database: &str, name: &str, rights: &str) -> String {
+fn login(server: &MysqlServer, database: &str, name: &str, rights: &str) -> String {
     server.sql(&format!("CREATE DATABASE IF NOT EXISTS {database}"));
     server.sql(&format!("CREATE USER {name} IDENTIFIED BY 'geheim'; GRANT {rights} ON {database}.* TO {name}"));
     format!("mysql://{name}:geheim@127.0.0.1:{}/{database}", server.port())

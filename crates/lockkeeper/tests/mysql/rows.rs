@@ -11,7 +11,7 @@ use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use testkit::{MariaDbServer, SOON, eventually};
+use testkit::{MysqlServer, SOON, eventually};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ const LAYOUTS: [(&str, &str); 2] = [("", "lockkeeper_lock"), ("layout=shedlock&"
 /// Sessions of ours that wait for a row.
 const WAITING: &str = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'";
 
-async fn keeper(server: &MariaDbServer, options: &str, ttl: Duration) -> Keeper {
+async fn keeper(server: &MysqlServer, options: &str, ttl: Duration) -> Keeper {
     Keeper::builder(format!("{}?{options}", server.url())).ttl(ttl).connect().await.expect("connected")
 }
 
@@ -41,7 +41,7 @@ async fn refusal(keeper: &Keeper, name: &str) -> Error {
 }
 
 /// Somebody with a transaction of their own, in which the row of `x` is locked.
-async fn somebody(server: &MariaDbServer, table: &str) -> Conn {
+async fn somebody(server: &MysqlServer, table: &str) -> Conn {
     let mut conn = Conn::from_url(server.url()).await.expect("connected");
     conn.query_drop("START TRANSACTION").await.expect("begun");
     let locked: Option<u8> =
@@ -50,7 +50,7 @@ async fn somebody(server: &MariaDbServer, table: &str) -> Conn {
     conn
 }
 
-async fn with_row(server: &MariaDbServer, (options, table): (&str, &str), ttl: Duration) -> (Keeper, Conn) {
+async fn with_row(server: &MysqlServer, (options, table): (&str, &str), ttl: Duration) -> (Keeper, Conn) {
     let keeper = keeper(server, options, ttl).await;
     taken(&keeper, "x").await.release().await.expect("released");
     (keeper, somebody(server, table).await)
@@ -66,7 +66,7 @@ async fn let_go(mut somebody: Conn) {
 
 /// Twenty tasks of one keeper, in line for one lock: the first waits for the row, and all are told when it has.
 async fn tasks_are_told_together(layout: (&str, &str)) {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     let (keeper, somebody) = with_row(&server, layout, TTL).await;
     let mut tasks = JoinSet::new();
     for _ in 0..20 {
@@ -97,7 +97,7 @@ async fn all_tasks_of_a_keeper_are_told_together_of_a_row_of_shedlock() {
 /// Their calls are given up before the server says why; they are told all the same, once somebody has waited in vain.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_with_short_leases_are_told_together() {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     let (keeper, somebody) = with_row(&server, LAYOUTS[0], Duration::from_secs(6)).await;
     let mut tasks = JoinSet::new();
     for _ in 0..20 {
@@ -113,7 +113,7 @@ async fn tasks_with_short_leases_are_told_together() {
 /// Keepers that know nothing of each other: each finds out for itself, at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_keepers_are_told_together_and_their_connections_go_on() {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     let (first, somebody) = with_row(&server, LAYOUTS[0], TTL).await;
     let mut keepers = JoinSet::new();
     for _ in 0..5 {
@@ -137,7 +137,7 @@ async fn all_keepers_are_told_together_and_their_connections_go_on() {
 
 /// Claims of many other names, so many that they share connections and calls with those that wait for the row.
 async fn others_go_on(layout: (&str, &str)) {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     let (options, table) = layout;
     let (keeper, somebody) = with_row(&server, (&format!("{options}connections=2"), table), TTL).await;
     let mut stuck = JoinSet::new();
@@ -193,7 +193,7 @@ async fn asked(store: &MysqlStore, name: &str) -> Result<Attempt, Error> {
 /// What waits for the one connection goes out together when it is free, but not with a name that is known to be stuck.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_in_line_do_not_wait_with_the_one_that_is_stuck() {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     let store = Arc::new(MysqlStore::connect(&format!("{}?connections=1", server.url())).await.expect("connected"));
     for name in ["w", "x", "y"] {
         let claim = claim(name);
@@ -228,7 +228,7 @@ async fn those_in_line_do_not_wait_with_the_one_that_is_stuck() {
 
 /// Renewals go out together. The lock whose row is kept locked may be lost by that, the others must not.
 async fn others_are_renewed(layout: (&str, &str), ttl: Duration) {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     let (options, table) = layout;
     let keeper = keeper(&server, options, ttl).await;
     let mut others = vec![taken(&keeper, "a").await];
@@ -261,4 +261,38 @@ async fn other_short_leases_of_the_keeper_are_renewed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_locks_in_shedlocks_table_are_renewed() {
     others_are_renewed(LAYOUTS[1], Duration::from_secs(6)).await;
+}
+
+/// Steps that nobody is in the way of are updates: looks and settings would be counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_no_row_is_locked_nothing_more_is_asked() {
+    let server = MysqlServer::new();
+    let keeper = keeper(&server, "", Duration::from_secs(6)).await;
+    let _held = [taken(&keeper, "a").await, taken(&keeper, "b").await];
+    let mut watch = Conn::from_url(server.url()).await.expect("connected");
+    // Returns when both were renewed, and how often it had to look.
+    let mut renewed = async || {
+        let read = "SELECT MIN(expires), MAX(expires) FROM lockkeeper_lock WHERE name IN ('a', 'b')";
+        let (mut looks, mut first) = (0, None);
+        loop {
+            let now: (u64, u64) = watch.query_first(read).await.expect("read").expect("a row");
+            looks += 1;
+            if now.0 > first.get_or_insert(now).1 {
+                return looks;
+            }
+            taken(&keeper, "y").await.release().await.expect("released");
+        }
+    };
+    let count = |status: &str| -> u64 {
+        let said = server.sql(&format!("SHOW GLOBAL STATUS LIKE '{status}'"));
+        said.split('\t').nth(1).and_then(|n| n.parse().ok()).expect("a number")
+    };
+    // A connection is set up once for renewals that go out together.
+    renewed().await;
+    let before = ["Com_set_option", "Com_select"].map(count);
+    let mut looks = 0;
+    for _ in 0..3 {
+        looks += renewed().await;
+    }
+    assert_eq!(["Com_set_option", "Com_select"].map(count), [before[0], before[1] + looks]);
 }

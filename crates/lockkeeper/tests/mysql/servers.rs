@@ -6,12 +6,12 @@ use lockkeeper::stores::mysql::MysqlStore;
 use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, State, Store};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
-use testkit::{MariaDbServer, SOON, eventually};
+use testkit::{MysqlServer, SOON, eventually};
 
 const TTL: Duration = Duration::from_secs(6);
 
 /// For tests that do no harm: its defaults are as unlike ours as they can be.
-static SHARED: LazyLock<&'static MariaDbServer> = LazyLock::new(|| {
+static SHARED: LazyLock<&'static MysqlServer> = LazyLock::new(|| {
     let options = [
         "--default-time-zone=+05:30",
         "--sql-mode=ANSI_QUOTES,PIPES_AS_CONCAT",
@@ -26,7 +26,7 @@ static SHARED: LazyLock<&'static MariaDbServer> = LazyLock::new(|| {
         "--loose-sql-require-primary-key=on",
         "--max-connections=400",
     ];
-    MariaDbServer::with(&options).share()
+    MysqlServer::with(&options).share()
 });
 
 /// How often transactions were in each other's way.
@@ -50,7 +50,7 @@ async fn connect_error(url: &str) -> Error {
 }
 
 /// Ends all connections of a user.
-fn cut(server: &MariaDbServer, user: &str) -> usize {
+fn cut(server: &MysqlServer, user: &str) -> usize {
     let ids = server.sql(&format!("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '{user}'"));
     for id in ids.lines() {
         server.sql(&format!("KILL {id}"));
@@ -59,7 +59,7 @@ fn cut(server: &MariaDbServer, user: &str) -> usize {
 }
 
 /// A database of its own, and a user who may do everything there and nothing elsewhere.
-fn database(server: &MariaDbServer, name: &str) -> String {
+fn database(server: &MysqlServer, name: &str) -> String {
     server.sql(&format!("CREATE DATABASE {name}"));
     server.sql(&format!("CREATE USER {name} IDENTIFIED BY 'geheim'"));
     server.sql(&format!("GRANT ALL ON {name}.* TO {name}"));
@@ -86,7 +86,7 @@ async fn connections_that_are_killed_cost_no_lock() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_keeps_locks_and_tokens() {
-    let mut server = MariaDbServer::new();
+    let mut server = MysqlServer::new();
     let keeper = keeper(&server.url()).await;
     let guard = taken(&keeper, "x").await;
     server.kill();
@@ -104,7 +104,7 @@ async fn a_restart_keeps_locks_and_tokens() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_loses_the_lock_at_its_deadline_and_not_before() {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     for options in ["", "?mode=get_lock"] {
         let url = format!("{}{options}", server.url());
         let keeper = Keeper::builder(url).ttl(Duration::from_secs(2)).connect().await.unwrap();
@@ -210,7 +210,7 @@ async fn batches_of_fresh_names_never_wait_for_each_other() {
 
 #[tokio::test]
 async fn full_connection_slots_are_named() {
-    let server = MariaDbServer::with(&["--max-connections=10", "--loose-extra-max-connections=2"]);
+    let server = MysqlServer::with(&["--max-connections=10", "--loose-extra-max-connections=2"]);
     let url = database(&server, "few");
     let keeper = keeper(&url).await;
     let guard = taken(&keeper, "x").await;
@@ -357,7 +357,7 @@ async fn another_layout_is_refused() {
 
 #[tokio::test]
 async fn a_read_only_server_is_unavailable_and_named() {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     let url = database(&server, "readers");
     // The second is for those who may do everything, on a server that knows the difference.
     let settings = [("read_only", url), ("super_read_only", server.url())];
@@ -387,7 +387,7 @@ async fn what_is_durable_depends_on_all_logs_of_the_server() {
     for (binlog, found) in
         [("--skip-log-bin", [Durable, Durable, Primary]), ("--log-bin=log", [Durable, Primary, Primary])]
     {
-        let server = MariaDbServer::with(&[binlog]);
+        let server = MysqlServer::with(&[binlog]);
         for ((flush, sync), found) in [(1, 1), (1, 0), (2, 1)].into_iter().zip(found) {
             let set = format!("SET GLOBAL innodb_flush_log_at_trx_commit = {flush}; SET GLOBAL sync_binlog = {sync}");
             server.sql(&set);
@@ -399,7 +399,7 @@ async fn what_is_durable_depends_on_all_logs_of_the_server() {
 
 #[tokio::test]
 async fn a_clock_that_stands_still_within_a_statement_is_refused() {
-    let server = MariaDbServer::with(&["--sysdate-is-now"]);
+    let server = MysqlServer::with(&["--sysdate-is-now"]);
     let error = connect_error(&server.url()).await;
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     assert!(error.to_string().contains("sysdate-is-now"), "{error}");
@@ -407,7 +407,7 @@ async fn a_clock_that_stands_still_within_a_statement_is_refused() {
 
 #[tokio::test]
 async fn a_binary_log_of_statements_is_refused() {
-    let server = MariaDbServer::with(&["--log-bin=log", "--binlog-format=STATEMENT"]);
+    let server = MysqlServer::with(&["--log-bin=log", "--binlog-format=STATEMENT"]);
     for options in ["", "?mode=get_lock", "?layout=shedlock"] {
         let url = format!("{}{options}", server.url());
         let error = match Keeper::connect(&url).await {
@@ -434,7 +434,7 @@ async fn a_session_that_is_set_up_otherwise_is_refused() {
 
 #[tokio::test]
 async fn tls_is_as_strict_as_it_is_asked_to_be() {
-    let server = MariaDbServer::with_tls();
+    let server = MysqlServer::with_tls();
     let file = |name: &str| server.dir().join(name).display().to_string();
     let (ca, other) = (file("ca.crt"), file("other.crt"));
     server.sql("CREATE USER safe IDENTIFIED BY 'geheim' REQUIRE SSL");
@@ -459,7 +459,7 @@ async fn tls_is_as_strict_as_it_is_asked_to_be() {
         assert_eq!(error.kind(), kind, "{options}: {error:?}");
     }
     // No TLS where it is asked for.
-    let plain = MariaDbServer::without_tls(&[]);
+    let plain = MysqlServer::without_tls(&[]);
     let error = connect_error(&format!("{}?ssl-mode=required", plain.url())).await;
     assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
 }
@@ -499,7 +499,7 @@ async fn the_end_of_a_session_is_told_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stepping_clock_delays_nobody_for_long_and_tokens_rise() {
     const HOUR: i64 = 3600;
-    let server = MariaDbServer::with_clock();
+    let server = MysqlServer::with_clock();
     let url = server.url();
     let [a, b] = [keeper(&url).await, keeper(&url).await];
     let guard = taken(&a, "x").await;

@@ -8,9 +8,9 @@ use lockkeeper::{ErrorKind, HolderId, LockName, LossReason, Mode, Store};
 use std::slice::from_ref;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use testkit::{MariaDbServer, SOON, eventually};
+use testkit::{MysqlServer, SOON, eventually};
 
-static SERVER: LazyLock<&MariaDbServer> = LazyLock::new(|| MariaDbServer::new().share());
+static SERVER: LazyLock<&MysqlServer> = LazyLock::new(|| MysqlServer::new().share());
 
 /// Long enough that nothing here is let in by the end of a lease.
 const LONG: Duration = Duration::from_secs(60);
@@ -45,14 +45,14 @@ async fn has(store: &MysqlStore, claim: &Claim) -> bool {
 }
 
 /// How many procedures a server has been asked to call; for a server of one's own.
-fn calls(server: &MariaDbServer) -> u64 {
+fn calls(server: &MysqlServer) -> u64 {
     let said = server.sql("SHOW GLOBAL STATUS LIKE 'Com_call_procedure'");
     said.split('\t').nth(1).and_then(|n| n.parse().ok()).expect("a number")
 }
 
 #[tokio::test]
 async fn a_lock_that_nobody_else_wants_needs_no_procedure() {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     let store = MysqlStore::connect(&server.url()).await.expect("connected");
     let before = calls(&server);
     let mut last = 0;
@@ -253,7 +253,7 @@ async fn plain_statements_and_procedures_exclude_each_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_leaves_costs_no_connection_and_its_call_is_finished() {
-    let server = MariaDbServer::new().share();
+    let server = MysqlServer::new().share();
     server.sql("CREATE USER app; GRANT ALL ON test.* TO app");
     let url = server.url().replace("root@", "app@") + "?connections=1";
     let store = MysqlStore::connect(&url).await.expect("connected");
@@ -279,7 +279,7 @@ async fn a_caller_that_leaves_costs_no_connection_and_its_call_is_finished() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_room_leaves_all_to_the_connections_that_are_there() {
-    let server = MariaDbServer::new();
+    let server = MysqlServer::new();
     server.sql("CREATE USER app WITH MAX_USER_CONNECTIONS 1; GRANT ALL ON test.* TO app");
     let store = MysqlStore::connect(&(server.url().replace("root@", "app@"))).await.expect("connected");
     let store = Arc::new(store);

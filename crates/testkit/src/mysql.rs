@@ -1,4 +1,4 @@
-//! A real MariaDB or MySQL server on a free loopback port.
+//! A real MySQL or MariaDB server on a free loopback port.
 
 use crate::certificates;
 use crate::redis::{end_with_us, make_clock, step_clock, use_clock};
@@ -8,12 +8,12 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// A MariaDB server of a test's own; killed when dropped. Its user is `root`, without a password, its database `test`.
+/// A server of a test's own; killed when dropped. Its user is `root`, without a password, its database `test`.
 ///
-/// With `LOCKKEEPER_TEST_MYSQL=8.0` or `8.4` in the environment it is the MySQL that `scripts/mysql` has unpacked, with the
-/// binary log, the login plugin and the TLS that such a server has by default.
+/// It is the MariaDB of this machine; with `LOCKKEEPER_TEST_MYSQL=8.0` or `8.4` in the environment the MySQL that
+/// `scripts/mysql` has unpacked, with the binary log, the login plugin and the TLS that such a server has by default.
 #[derive(Debug)]
-pub struct MariaDbServer {
+pub struct MysqlServer {
     process: Option<Proc>,
     port: u16,
     options: Vec<String>,
@@ -72,7 +72,7 @@ fn install(dir: &TempDir) {
     }
 }
 
-impl MariaDbServer {
+impl MysqlServer {
     /// Starts one.
     #[allow(clippy::new_without_default, reason = "it starts a process: not a value to have by default")]
     pub fn new() -> Self {
