@@ -85,3 +85,27 @@ fn a_role_that_may_not_make_what_is_missing_is_told() {
     one_sentence(&init(&app), 77, "lacks tables or functions, and this role may not make them");
     one_sentence(&init(&too), 70, "lockkeeper_claim");
 }
+
+/// Procedures know one table of ShedLock's, and one zone: whoever names others must get others.
+#[test]
+fn each_table_of_shedlock_is_the_one_that_was_named() {
+    let (place, server) = (Place::new(), MariaDbServer::new());
+    let run = |options: &str, name: &str| {
+        let url = format!("{}?layout=shedlock{options}", server.url());
+        place.ends(&["run", "--store", &url, name, "--", "true"])
+    };
+    // A zone that cannot be is trouble for its own users only.
+    one_sentence(&run("&time_zone=Mars/North", "x"), 78, "does not know time_zone");
+    for (options, name) in [("", "a"), ("&table=one", "b"), ("&table=two", "c"), ("&table=one&time_zone=%2B05:00", "d")]
+    {
+        let ended = run(options, name);
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{options}");
+    }
+    for (table, names) in [("shedlock", "a"), ("one", "b\nd"), ("two", "c")] {
+        assert_eq!(server.sql(&format!("SELECT name FROM {table} WHERE name <> 'x' ORDER BY name")), names, "{table}");
+    }
+    // What the server's zone calls now, five hours to the west of what it is.
+    let d = "(SELECT locked_at FROM one WHERE name = 'd')";
+    let off = format!("SELECT ROUND(TIMESTAMPDIFF(SECOND, {d}, locked_at) / 3600) FROM one WHERE name = 'b'");
+    assert_eq!(server.sql(&off), "5");
+}

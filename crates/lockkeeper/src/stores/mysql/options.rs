@@ -6,6 +6,7 @@ use crate::stores::shared::address::UrlKind;
 use crate::stores::shared::shedlock;
 use crate::stores::shared::tls_files::TlsFiles;
 use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
+use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::time::Duration;
 
@@ -174,13 +175,17 @@ impl Options {
         if !shed && (table.is_some() || zone.is_some()) {
             return Err(bad("table and time_zone belong to layout=shedlock"));
         }
+        let others = table.as_deref().is_some_and(|table| table != shedlock::TABLE) || zone.is_some();
         let shedlock = shed.then(|| shedlock::Table {
             name: table.unwrap_or_else(|| shedlock::TABLE.to_owned()),
             zone: zone.unwrap_or_else(|| "@@global.time_zone".to_owned()),
         });
-        if shed {
-            // Locks of another layout must not be mixed up with these.
+        if let Some(table) = &shedlock {
+            // Locks of another layout must not be mixed up with these; and procedures know one table and one zone.
             prefix.push_str("shed_");
+            if others {
+                prefix.push_str(&mark(table));
+            }
         }
         let mut ssl_mode =
             ssl_mode.unwrap_or(if files.has_authority() { SslMode::VerifyCa } else { SslMode::Preferred });
@@ -249,6 +254,13 @@ fn parse_ssl_mode(text: &str) -> Option<SslMode> {
     })
 }
 
+/// What tells the tables and procedures for one of ShedLock's tables from those for another; short, since names are.
+fn mark(table: &shedlock::Table) -> String {
+    let hash = Sha256::digest(format!("{} {}", table.name, table.zone));
+    let digits = hash[..4].iter().map(|byte| format!("{byte:02x}"));
+    digits.chain(["_".to_owned()]).collect()
+}
+
 /// Part of the text of statements, so nothing but plain letters.
 fn identifier(key: &str, text: &str) -> Result<String> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_';
@@ -291,7 +303,22 @@ mod tests {
             assert_eq!((opts.socket(), opts.db_name()), (Some("/run/s"), Some("d")), "{place}");
         }
         let shed = parse("//h/d", &[("layout", "shedlock"), ("table", "jobs")]).unwrap();
-        assert_eq!((shed.prefix.as_str(), shed.shedlock.unwrap().name.as_str()), ("lockkeeper_shed_", "jobs"));
+        assert_eq!(shed.shedlock.unwrap().name, "jobs");
+    }
+
+    #[test]
+    fn what_is_made_for_one_of_shedlocks_tables_is_not_used_for_another() {
+        let prefix =
+            |more: &[(&str, &str)]| parse("//h/d", &[&[("layout", "shedlock")], more].concat()).unwrap().prefix;
+        assert_eq!(prefix(&[]), "lockkeeper_shed_");
+        assert_eq!(prefix(&[("table", "shedlock")]), "lockkeeper_shed_");
+        let one = prefix(&[("table", "one")]);
+        assert!(one.starts_with("lockkeeper_shed_") && one.len() == "lockkeeper_shed_".len() + 9, "{one}");
+        let others = [prefix(&[("table", "two")]), prefix(&[("time_zone", "UTC")]), prefix(&[])];
+        assert!(!others.contains(&one) && others[0] != others[1], "{one} {others:?}");
+        // With the longest prefix, too, names are short enough for the server.
+        let longest = prefix(&[("table", "one"), ("prefix", &"x".repeat(40))]);
+        assert!(longest.len() + "register".len() <= 64, "{longest}");
     }
 
     #[test]
