@@ -89,7 +89,7 @@ fn a_role_that_may_not_make_what_is_missing_is_told() {
 /// Procedures know one table of ShedLock's, and one zone: whoever names others must get others.
 #[test]
 fn each_table_of_shedlock_is_the_one_that_was_named() {
-    let (place, server) = (Place::new(), MariaDbServer::new());
+    let (place, server) = (Place::new(), MysqlServer::new());
     let run = |options: &str, name: &str| {
         let url = format!("{}?layout=shedlock{options}", server.url());
         place.ends(&["run", "--store", &url, name, "--", "true"])

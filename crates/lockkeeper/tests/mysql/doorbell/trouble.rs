@@ -136,8 +136,9 @@ async fn the_doorbell_of_a_holder_that_dies_goes_to_the_next() {
     let (_, plain) = place.keeper("").await;
     let guard = taken(&plain, "x").await;
     let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
-    let holder =
-        Proc::start(command.args(["--exact", "doorbell::trouble::act", "--nocapture"]).env(ROLE, place.url("doorbells=1")));
+    let holder = Proc::start(
+        command.args(["--exact", "doorbell::trouble::act", "--nocapture"]).env(ROLE, place.url("doorbells=1")),
+    );
     has_owner(&waiter.0, "x");
     guard.release().await.expect("released");
     eventually(SOON, "the other process has the lock", || {
