@@ -29,6 +29,7 @@ pub use gate::Gate;
 pub use mysql::MysqlServer;
 pub use mysql_group::MysqlGroup;
 pub use network::Network;
+pub use own::alone;
 pub use postgres::{PgBouncer, PgPair, PostgresServer};
 pub use process::{Ended, Proc};
 pub use proxy::Proxy;

@@ -14,7 +14,7 @@ impl Warnings {
     }
 }
 
-/// All warnings from now on; tests in one process share them.
+/// All warnings from now on, of whatever test: for tests that are [alone](testkit::alone).
 pub fn all() -> Warnings {
     static ALL: LazyLock<Warnings> = LazyLock::new(|| {
         let warnings = Warnings::default();

@@ -82,6 +82,9 @@ async fn a_call_is_one_round_trip() {
 
 #[tokio::test]
 async fn options_do_what_the_page_says() {
+    if !testkit::alone("page::options_do_what_the_page_says") {
+        return;
+    }
     let (url, said) = (database("options"), warnings::all());
     // This server does not wait for the disk.
     let error = Keeper::builder(&url).require(Guarantee::Durable).connect().await.map(drop).expect_err("less");
