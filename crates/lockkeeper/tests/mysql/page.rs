@@ -132,6 +132,7 @@ async fn a_session_that_says_nothing_ends_two_seconds_after_its_longest_ttl() {
             answer => assert!(matches!(answer, [Ok(Attempt::Held(_))]), "{answer:?}"),
         }
         assert!(began.elapsed() < SOON, "the server ends the session");
+        // Nobody tells when a session ends: it is asked again.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(began.elapsed() >= long, "not before the longest lease: {:?}", began.elapsed());

@@ -178,6 +178,7 @@ async fn hands_over(holder: &Keeper, waiter: &Keeper, name: &str) {
         let (waiter, name) = (waiter.clone(), name.to_owned());
         async move { taken(&waiter, &name).await }
     });
+    // Time to ask; not every mode shows who waits. One that is late comes in all the same.
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!waiting.is_finished());
     let before = guard.token();
@@ -231,6 +232,7 @@ async fn poolers_are_as_good_as_the_page_says() {
             for _ in 0..4 {
                 let guard = late.lock("x").wait(SOON).acquire().await.expect("granted");
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                // Its work, in which somebody else might come in.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
                 assert!(last < Some(guard.token()));
