@@ -5,5 +5,6 @@ mod close;
 mod common;
 mod drop;
 mod messages;
+mod metrics;
 mod queue;
 mod time;
