@@ -4,6 +4,7 @@ mod close;
 #[path = "../common/mod.rs"]
 mod common;
 mod drop;
+mod logs;
 mod messages;
 mod metrics;
 mod queue;
