@@ -4,6 +4,7 @@ mod close;
 #[path = "../common/mod.rs"]
 mod common;
 mod drop;
+mod grants;
 mod logs;
 mod messages;
 mod metrics;
