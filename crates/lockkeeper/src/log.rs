@@ -24,7 +24,7 @@ struct Writer {
     dropped: Arc<AtomicU64>,
 }
 
-/// Says it on this thread, or, where that could delay renewals, on one that only writes. `words` is one `tracing` event.
+/// Says it on this thread or, where that could delay renewals, on one that only writes. `words` is one `tracing` event.
 pub(crate) fn say(words: impl FnOnce() + Send + 'static) {
     if !lane::is_upkeep() {
         return words();

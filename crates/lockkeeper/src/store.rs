@@ -179,8 +179,8 @@ pub struct Grant {
     pub token: Token,
     /// The stamp that the lease counts from: the call's own, or for a hand-over the one kept with the queue entry.
     pub stamp: Stamp,
-    /// How long the store keeps the lease at least, counted from `stamp`. The engine believes no more than the longest TTL
-    /// it has asked for.
+    /// How long the store keeps the lease at least, counted from `stamp`. The engine believes no more than the longest
+    /// TTL it has asked for.
     pub lease: Duration,
 }
 

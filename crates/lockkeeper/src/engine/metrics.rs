@@ -46,7 +46,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Every counter exists from here on, at zero: a rate over a counter that first appears at 1 misses the first event.
+    /// Every counter exists from here on, at zero: a rate over one that first appears at 1 misses the first event.
     pub(crate) fn new(store: &'static str) -> Self {
         describe();
         FENCES.into_iter().for_each(|fence| fence_rejections(fence).increment(0));

@@ -78,8 +78,8 @@ impl Engine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works on the tables, then wakes the thread if a timer was set that is earlier than its sleep, and tells a close that
-    /// a claim has left. The latter is a system call, so only while one may wait.
+    /// Works on the tables, then wakes the thread if a timer was set that is earlier than its sleep, and tells a close
+    /// that a claim has left. The latter is a system call, so only while one may wait.
     fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let answer = act(&mut state);

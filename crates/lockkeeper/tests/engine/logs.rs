@@ -5,7 +5,7 @@ use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::testing::Op;
 use lockkeeper::{LossReason, State};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Writes to a pipe that its reader has stopped reading, until it goes on.
 #[derive(Clone, Default)]
@@ -20,9 +20,15 @@ struct Pipe {
     goes_on: Condvar,
 }
 
+impl Pipe {
+    fn reading(&self) -> MutexGuard<'_, bool> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Full {
     fn read(&self) {
-        *self.0.reading.lock().unwrap() = true;
+        *self.0.reading() = true;
         self.0.goes_on.notify_all();
     }
 }
@@ -34,11 +40,12 @@ impl tracing::Subscriber for Full {
 
     fn event(&self, event: &tracing::Event<'_>) {
         self.0.blocked.store(true, Ordering::SeqCst);
-        drop(self.0.goes_on.wait_while(self.0.reading.lock().unwrap(), |reading| !*reading).unwrap());
+        drop(self.0.goes_on.wait_while(self.0.reading(), |reading| !*reading));
         self.0.told.fetch_add(1, Ordering::SeqCst);
         event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
             if field.name() == "dropped" {
-                self.0.dropped.fetch_add(format!("{value:?}").parse().unwrap(), Ordering::SeqCst);
+                let dropped = format!("{value:?}").parse().expect("a number");
+                self.0.dropped.fetch_add(dropped, Ordering::SeqCst);
             }
         });
     }

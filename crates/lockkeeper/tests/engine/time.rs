@@ -125,7 +125,7 @@ fn row_05_a_store_that_is_always_too_slow_for_the_ttl_ends_the_wait() {
 }
 
 #[test]
-fn row_10_a_max_hold_that_could_end_before_it_began_is_refused() {
+fn row_10_a_max_hold_that_is_too_short_is_refused() {
     let keeper = now(Keeper::connect("memory:")).unwrap();
     let error = now(keeper.lock("x").max_hold(ms(9)).wait(ms(100)).acquire()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");

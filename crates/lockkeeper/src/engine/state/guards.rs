@@ -36,7 +36,7 @@ impl State {
         self.step(name, queue::Input::Ended(key), None, now);
     }
 
-    /// The answer to the release that a guard's owner sent itself, as it is told. The thread may have repeated the release
+    /// The answer to the release that a guard's owner sent itself, as it is told. The thread may have repeated it
     /// meanwhile and been served first: then the owner's own finds nothing, and that is no loss.
     pub(in crate::engine) fn own_release_answered(
         &mut self,

@@ -78,8 +78,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// No lease is longer than what was asked for: after a step of its clock a store may answer a repeat with more, which
-    /// it does not keep.
+    /// No lease is longer than what was asked for: after a step of its clock a store may answer a repeat with more,
+    /// which it does not keep.
     fn capped(&self, grant: Grant) -> Grant {
         Grant { lease: grant.lease.min(self.longest), ..grant }
     }

@@ -60,8 +60,8 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// An acquire whose caller has given up: it counts as lost on the way, and the release that follows it does the rest.
-    /// After a stall there may be many of them.
+    /// An acquire whose caller has given up: it counts as lost on the way, and the release that follows it does the
+    /// rest. After a stall there may be many of them.
     pub(super) fn is_abandoned(&self) -> bool {
         matches!(self.op, Op::Acquire(_)) && self.reply.is_closed()
     }

@@ -30,9 +30,9 @@
 //!
 //! **Limits.** Local disks only: network file systems are refused. Containers may share the file if they share the
 //! kernel's boot clock (no time namespace). The file is never re-created: a damaged, replaced or deleted one is an error
-//! until an operator acts. A full disk fails releases too; such locks end by their TTL. A process that is stopped inside
-//! its write transaction keeps every other one from renewing. A process forked from one that has opened SQLite cannot use
-//! it.
+//! until an operator acts. A full disk fails releases too; such locks end by their TTL. A process that is stopped
+//! inside its write transaction keeps every other one from renewing. A process forked from one that has opened SQLite
+//! cannot use it.
 
 mod file;
 mod jobs;
@@ -168,8 +168,8 @@ impl SqliteStore {
     /// # Errors
     /// `InvalidConfig` for a path that cannot be a database or lies on a network file system, `Denied` when it cannot be
     /// written, `Foreign` for somebody else's file, `Unsupported` for one of a newer version, `Unexpected` for a damaged
-    /// one, `Unavailable` when the disk is full or the database stays busy, `Closed` in a process that was forked from one
-    /// that had opened SQLite through this library.
+    /// one, `Unavailable` when the disk is full or the database stays busy, `Closed` in a process that was forked from
+    /// one that had opened SQLite through this library.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self> {
         let during = |e: Error| e.during("open").in_store("sqlite");
         if cfg!(not(unix)) {
