@@ -34,7 +34,10 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The HTTP status that stands for this kind.
+    /// The HTTP status that stands for this kind, in the answer of a service that uses locks.
+    ///
+    /// `Denied` and `InvalidConfig` are 500: the service's own access or settings are wrong, so the client has made no
+    /// mistake (not 4xx), and asking again does not help before an operator acts (not 502 or 503).
     pub const fn http_status(self) -> u16 {
         self.row().0
     }
@@ -55,9 +58,9 @@ impl ErrorKind {
             Self::Lost => (410, 76, "lost"),
             Self::Stale => (412, 76, "stale"),
             Self::Unavailable => (503, 69, "unavailable"),
-            Self::Denied => (403, 77, "denied"),
+            Self::Denied => (500, 77, "denied"),
             Self::InvalidName => (400, 64, "invalid-name"),
-            Self::InvalidConfig => (400, 78, "invalid-config"),
+            Self::InvalidConfig => (500, 78, "invalid-config"),
             Self::Unsupported => (501, 64, "unsupported"),
             Self::Foreign => (409, 70, "foreign"),
             Self::Closed => (503, 70, "closed"),
@@ -221,5 +224,12 @@ mod tests {
         assert_eq!(e.to_string(), "sqlite: acquire 'a\\x0ab': the file is busy");
         assert_eq!((e.kind().http_status(), e.kind().exit_code()), (503, 69));
         assert!(e.is_retryable());
+    }
+
+    #[test]
+    fn a_mistake_in_our_own_settings_is_never_blamed_on_the_http_client() {
+        for kind in [ErrorKind::Denied, ErrorKind::InvalidConfig] {
+            assert_eq!(kind.http_status(), 500, "{kind:?}");
+        }
     }
 }

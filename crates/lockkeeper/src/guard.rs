@@ -86,7 +86,7 @@ impl Guard {
     }
 
     /// Runs `work` under the lock, in place, and cancels it (at an `.await`) before the lease can end: when a sixth of
-    /// the TTL is left.
+    /// the TTL is left, or of `max_hold` when that ends it first.
     ///
     /// # Errors
     /// `Lost` when the work was cancelled, or ended after the lease did.
@@ -289,6 +289,7 @@ impl Lease {
     fn lost_error(&self, what: &str) -> Error {
         let why = match self.state() {
             State::Lost(reason) => reason.to_string(),
+            _ if self.cell.ends_by_max_hold() => "max_hold was about to be reached".to_owned(),
             _ => "its lease was about to end".to_owned(),
         };
         Error::new(ErrorKind::Lost, format!("{what} {why}")).for_lock(&self.cell.name)

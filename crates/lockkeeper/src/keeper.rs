@@ -361,12 +361,13 @@ pub(crate) fn check_ttl(ttl: Duration, info: &StoreInfo) -> Result<()> {
     )))
 }
 
-/// Refuses a `max_hold` that can be over before the grant has arrived: it would be taken and given back for ever.
+/// Refuses a `max_hold` below the shortest TTL, which is the time that a call and its answer may take: the lock would be
+/// given back before its holder could do anything.
 pub(crate) fn check_max_hold(max_hold: Option<Duration>, info: &StoreInfo) -> Result<()> {
     let Some(max_hold) = max_hold.filter(|max_hold| *max_hold < info.ttl_floor) else { return Ok(()) };
     let short = crate::duration::short;
     Err(Error::invalid_config(format!(
-        "a max_hold of {} could end before it began; {} allows {} or more",
+        "a max_hold of {} is too short; {} allows {} or more",
         short(max_hold),
         info.scheme,
         short(info.ttl_floor)

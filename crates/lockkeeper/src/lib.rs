@@ -43,6 +43,7 @@ mod guard;
 mod keeper;
 mod lane;
 mod lock;
+mod log;
 #[doc(hidden)]
 pub mod machine;
 pub mod name;

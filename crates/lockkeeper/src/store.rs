@@ -36,9 +36,16 @@ pub trait Store: Register + fmt::Debug + Send + Sync + 'static {
     /// is safe. With [`Claim::queue`] a busy claim stays registered as a waiter, in order of arrival.
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>>;
 
-    /// Prolongs each claim, held or waiting alike; never re-creates one.
+    /// Prolongs each claim, held or waiting alike; never re-creates one, and never shortens one.
     ///
-    /// For a waiter it is the keep-alive of its place, and its way to learn of a grant whose push was lost.
+    /// Never shortens: a renewal whose TTL is shorter than what is left, or one that was delayed behind a later one,
+    /// leaves the end where it is. The engine counts on the latest end that it was told.
+    ///
+    /// A renewal may have a longer TTL than the acquire had, because another task of the keeper may inherit a claim: it
+    /// is kept that long, by a session store too, or answered with the shorter time that it is kept.
+    ///
+    /// For a waiter it is the keep-alive of its place, and its way to learn of a grant whose push was lost. The grant is
+    /// pushed to the instance through which the waiter was last kept alive.
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>>;
 
     /// Ends each claim, held or waiting; idempotent; keeps the token counter.
@@ -172,7 +179,8 @@ pub struct Grant {
     pub token: Token,
     /// The stamp that the lease counts from: the call's own, or for a hand-over the one kept with the queue entry.
     pub stamp: Stamp,
-    /// How long the store keeps the lease at least, counted from `stamp`.
+    /// How long the store keeps the lease at least, counted from `stamp`. The engine believes no more than the longest
+    /// TTL it has asked for.
     pub lease: Duration,
 }
 
@@ -222,7 +230,7 @@ pub enum Attempt {
 /// The answer to `renew`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// Still held, for this long from the call's stamp.
+    /// Still held, for at least this long from the call's stamp.
     Renewed(Duration),
     /// Still in line.
     Waiting(Held),

@@ -76,9 +76,40 @@ fn act() {
                 }
             }
         }
+        "forks many" => {
+            let keeper = connect(&dir);
+            let named = Keeper::connect("memory:forked").unwrap();
+            for n in 0..CHILDREN {
+                // Right behind an acquire, while the keeper's threads are still at work.
+                let guards = (hold(&keeper), named.lock("x").acquire().unwrap());
+                if let fork::Fork::Child = fork::fork().unwrap() {
+                    let sqlite = Keeper::connect(format!("sqlite:{}", dir.join("locks.db").display()));
+                    let memory = Keeper::connect("memory:forked").and_then(|keeper| keeper.lock("x").try_acquire());
+                    let memory = memory.map(|guard| guard.is_some());
+                    write(&format!("child {n}"), format!("{:?}\n{memory:?}", sqlite.map(|_| ())));
+                    testkit::signal(std::process::id().cast_signed(), Signal::KILL);
+                }
+                drop(guards);
+            }
+            until(&dir, "go");
+        }
+        "forks first" => match fork::fork().unwrap() {
+            fork::Fork::Child => {
+                let guard = connect(&dir).lock("x").try_acquire();
+                write("child", format!("{:?}", guard.map(|guard| guard.is_some())));
+                testkit::signal(std::process::id().cast_signed(), Signal::KILL);
+            }
+            fork::Fork::Parent(_) => {
+                until(&dir, "child");
+                drop(hold(&connect(&dir)));
+            }
+        },
         other => panic!("no such role: {other}"),
     }
 }
+
+/// How many children are forked, each at a moment of its own.
+const CHILDREN: usize = 12;
 
 fn hold(keeper: &Keeper) -> Guard {
     keeper.lock("x").ttl(Duration::from_secs(20)).acquire().expect("the lock is granted in time")
@@ -125,4 +156,26 @@ fn a_forked_child_has_no_lock_and_does_not_release_its_parents() {
     assert_eq!(process.wait().code, Some(0));
     assert_eq!(dir.read("parent").as_deref(), Some("held"));
     assert!(keeper.lock("x").try_acquire().unwrap().is_some());
+}
+
+#[test]
+fn a_child_of_a_process_that_uses_sqlite_is_refused_it_at_once() {
+    let dir = TempDir::new();
+    let process = role("forks many", &dir);
+    for n in 0..CHILDREN {
+        let said = found(SOON, "the child's words", || dir.read(&format!("child {n}")));
+        let (sqlite, memory) = said.split_once('\n').unwrap();
+        assert!(sqlite.starts_with("Err(Error(Closed: sqlite: open: "), "{said}");
+        assert!(sqlite.contains("forked") && sqlite.contains("exec") && sqlite.contains("after the fork"), "{said}");
+        assert_eq!(memory, "Ok(true)", "a child's memory is its own");
+    }
+    dir.write("go", "");
+    assert_eq!(process.wait().code, Some(0));
+}
+
+#[test]
+fn a_process_that_forks_before_it_opens_sqlite_may_use_it_on_both_sides() {
+    let dir = TempDir::new();
+    assert_eq!(role("forks first", &dir).wait().code, Some(0));
+    assert_eq!(dir.read("child").as_deref(), Some("Ok(true)"));
 }

@@ -44,6 +44,27 @@ pub async fn a_hand_over_is_pushed_to_its_keeper(subject: &dyn Subject) {
     assert!(heard, "no hint of {ROUNDS} hand-overs");
 }
 
+/// A waiter that was kept alive through another keeper's instance is told there: where it was last heard of.
+pub async fn a_waiter_is_told_where_it_last_asked(subject: &dyn Subject) {
+    let (info, [a, b, c]) = open(subject).await;
+    let (mut early, mut late) = (Ears::of(&b), Ears::of(&c));
+    let mut heard = false;
+    for _ in 0..ROUNDS {
+        let (mut holder, mut waiter) = one_waits(&info, [&a, &b]).await;
+        waiter.store = c.clone();
+        waiter.waits().await;
+        holder.end().await;
+        heard = late.hear(&waiter.claim.name, waiter.claim.holder).await.is_some();
+        waiter.picks_up().await;
+        waiter.end().await;
+        assert!(!early.overheard(waiter.claim.holder), "the grant was told where the waiter no longer asks");
+        if heard {
+            break;
+        }
+    }
+    assert!(heard, "no hint of {ROUNDS} hand-overs");
+}
+
 /// A pushed grant counts from the stamp of the waiter's latest call, for the life of its place at most.
 pub async fn a_pushed_grant_echoes_the_latest_stamp(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;

@@ -200,6 +200,7 @@ macro_rules! __conformance_cases {
             queueing::an_expired_holder_is_followed_by_the_head [Queue Lease];
             queueing::an_early_release_cancels_the_waiter [Queue Tombstone];
             events::a_hand_over_is_pushed_to_its_keeper [Queue Push];
+            events::a_waiter_is_told_where_it_last_asked [Queue Push Lease];
             events::a_pushed_grant_echoes_the_latest_stamp [Queue Push Lease];
             events::a_pushed_lease_is_kept_to_its_end [Queue Push Lease];
             sharing::readers_share_and_exclude_writers [Shared];

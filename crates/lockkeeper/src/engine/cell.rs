@@ -1,7 +1,7 @@
 //! What a guard and its leases share with the engine: a deadline, a phase, and a bell for changes.
 
 use crate::clock::{Clock, Stamp};
-use crate::machine::hold::Phase;
+use crate::machine::hold::{Hold, Phase};
 use crate::name::LockName;
 use crate::store::{Grant, LossReason, Mode};
 use crate::token::{HolderId, Token};
@@ -17,9 +17,10 @@ pub(crate) struct Cell {
     pub(crate) token: Token,
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
-    pub(crate) max_hold: Option<Duration>,
-    /// The stamp of the grant: hold time counts from here.
+    /// When the grant was known here: hold time and `max_hold` count from it.
     pub(crate) since: Stamp,
+    /// The end by `max_hold`, which no renewal moves.
+    max_end: Option<Stamp>,
     /// The grant's own lease and its end: shorter than the TTL when the lock was handed over.
     first: (Duration, Stamp),
     deadline: AtomicU64,
@@ -42,24 +43,24 @@ const REASONS: [LossReason; 9] = [
 const LOST: u8 = 2;
 
 impl Cell {
-    #[allow(clippy::too_many_arguments, reason = "a plain record, filled in one place")]
     pub(crate) fn new(
         name: LockName,
         holder: HolderId,
         mode: Mode,
         ttl: Duration,
-        max_hold: Option<Duration>,
         grant: &Grant,
-        deadline: Stamp,
+        since: Stamp,
+        hold: &Hold,
     ) -> Self {
+        let deadline = hold.deadline();
         Self {
             name,
             holder,
             token: grant.token,
             mode,
             ttl,
-            max_hold,
-            since: grant.stamp,
+            since,
+            max_end: hold.max_end(),
             first: (grant.lease, deadline),
             deadline: AtomicU64::new(deadline.as_micros()),
             phase: AtomicU8::new(0),
@@ -76,11 +77,14 @@ impl Cell {
         match self.told() {
             lost @ Phase::Lost(_) => lost,
             alive if clock.now() < self.deadline() => alive,
-            _ if self.max_hold.is_some_and(|max| self.since.after(max) == self.deadline()) => {
-                Phase::Lost(LossReason::MaxHold)
-            }
+            _ if self.ends_by_max_hold() => Phase::Lost(LossReason::MaxHold),
             _ => Phase::Lost(LossReason::Expired),
         }
+    }
+
+    /// Whether `max_hold` ends it, and not its lease.
+    pub(crate) fn ends_by_max_hold(&self) -> bool {
+        self.max_end == Some(self.deadline())
     }
 
     /// The phase as the engine last told it.
@@ -129,6 +133,6 @@ impl Cell {
     pub(crate) fn span(&self) -> Duration {
         let (lease, end) = self.first;
         let lease = if self.deadline() == end { lease.min(self.ttl) } else { self.ttl };
-        self.max_hold.map_or(lease, |max| max.min(lease))
+        self.max_end.map_or(lease, |end| end.since(self.since).min(lease))
     }
 }

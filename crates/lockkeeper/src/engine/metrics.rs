@@ -2,8 +2,27 @@
 //! nothing; install the exporter before connecting. Lock names are never labels: there may be millions.
 
 use crate::store::LossReason;
-use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use metrics::{
+    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 use std::time::Duration;
+
+/// Why guards end without a release. `Released` is none, and a forked child counts nothing.
+const LOSSES: [LossReason; 7] = [
+    LossReason::Expired,
+    LossReason::MaxHold,
+    LossReason::Broken,
+    LossReason::Gone,
+    LossReason::SessionEnded,
+    LossReason::KeeperDied,
+    LossReason::Closed,
+];
+
+/// Every fence that counts refusals.
+const FENCES: [&str; 6] = ["in-process", "register", "postgres", "mysql", "sqlite", "redis"];
+
+/// How optimistic writes meet a conflict.
+const CONFLICTS: [&str; 2] = ["repeated", "given-up"];
 
 /// One keeper's handles; clones count the same. The names are listed in `docs/operations.md`.
 #[derive(Clone)]
@@ -22,10 +41,16 @@ pub(crate) struct Metrics {
     pub(crate) released: Counter,
     pub(crate) release_retries: Counter,
     pub(crate) waiters: Gauge,
+    /// In the order of `LOSSES`.
+    losses: [Counter; LOSSES.len()],
 }
 
 impl Metrics {
+    /// Every counter exists from here on, at zero: a rate over one that first appears at 1 misses the first event.
     pub(crate) fn new(store: &'static str) -> Self {
+        describe();
+        FENCES.into_iter().for_each(|fence| fence_rejections(fence).increment(0));
+        CONFLICTS.into_iter().for_each(|outcome| conflicts(outcome).increment(0));
         let acquisitions =
             |outcome: &'static str| counter!("lockkeeper_acquisitions_total", "store" => store, "outcome" => outcome);
         let renewals =
@@ -45,6 +70,8 @@ impl Metrics {
             released: counter!("lockkeeper_releases_total", "store" => store),
             release_retries: counter!("lockkeeper_release_retries_total", "store" => store),
             waiters: gauge!("lockkeeper_waiters", "store" => store),
+            losses: LOSSES
+                .map(|reason| counter!("lockkeeper_losses_total", "store" => store, "reason" => reason.as_str())),
         }
     }
 
@@ -59,8 +86,36 @@ impl Metrics {
     }
 
     pub(crate) fn lost(&self, reason: LossReason) {
-        counter!("lockkeeper_losses_total", "store" => self.store, "reason" => reason.as_str()).increment(1);
+        if let Some(at) = LOSSES.iter().position(|known| *known == reason) {
+            self.losses[at].increment(1);
+        }
     }
+}
+
+/// The help texts; `docs/operations.md` says more.
+fn describe() {
+    describe_counter!("lockkeeper_acquisitions_total", "Attempts to acquire a lock that ended, by outcome");
+    describe_histogram!("lockkeeper_wait_seconds", "From asking for a lock to the outcome");
+    describe_histogram!("lockkeeper_hold_seconds", "From the grant of a lock to its release");
+    describe_histogram!(
+        "lockkeeper_release_margin_seconds",
+        "What was left until the deadline when a lock was released"
+    );
+    describe_counter!("lockkeeper_renewals_total", "Renewals of held locks, by outcome");
+    describe_counter!("lockkeeper_losses_total", "Guards that ended without a release, by reason");
+    describe_counter!("lockkeeper_releases_total", "Releases that the store answered");
+    describe_counter!("lockkeeper_release_retries_total", "Releases without an answer, each to be repeated");
+    describe_gauge!("lockkeeper_waiters", "Claims of this process that wait in line now");
+    describe_counter!("lockkeeper_fence_rejections_total", "Stale passes that a fence refused, by fence");
+    describe_counter!("lockkeeper_conflicts_total", "Conflicts that optimistic writes met, by outcome");
+}
+
+fn fence_rejections(fence: &'static str) -> Counter {
+    counter!("lockkeeper_fence_rejections_total", "fence" => fence)
+}
+
+fn conflicts(outcome: &'static str) -> Counter {
+    counter!("lockkeeper_conflicts_total", "outcome" => outcome)
 }
 
 /// The handles of one node, for stores that have several.
@@ -74,6 +129,9 @@ pub(crate) struct NodeMetrics {
 #[cfg(feature = "redlock")]
 impl NodeMetrics {
     pub(crate) fn new(store: &'static str, node: &str) -> Self {
+        describe_gauge!("lockkeeper_node_up", "1 if the node answered the last question, 0 if not");
+        describe_histogram!("lockkeeper_node_latency_seconds", "How long the node took to answer");
+        describe_gauge!("lockkeeper_node_breaker", "0 asked as usual, 2 rarely asked, 1 asked to see if it is back");
         let node = node.to_owned();
         Self {
             up: gauge!("lockkeeper_node_up", "store" => store, "node" => node.clone()),
@@ -92,12 +150,12 @@ impl std::fmt::Debug for NodeMetrics {
 
 /// A fence refused a stale pass.
 pub(crate) fn fence_rejected(fence: &'static str) {
-    counter!("lockkeeper_fence_rejections_total", "fence" => fence).increment(1);
+    fence_rejections(fence).increment(1);
 }
 
 /// An optimistic write met a conflict, and was `repeated` or `given-up`.
 pub(crate) fn conflict(outcome: &'static str) {
-    counter!("lockkeeper_conflicts_total", "outcome" => outcome).increment(1);
+    conflicts(outcome).increment(1);
 }
 
 impl std::fmt::Debug for Metrics {

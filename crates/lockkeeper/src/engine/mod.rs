@@ -78,15 +78,20 @@ impl Engine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works on the tables, then wakes the thread if a timer was set that is earlier than its sleep.
+    /// Works on the tables, then wakes the thread if a timer was set that is earlier than its sleep, and tells a close
+    /// that a claim has left. The latter is a system call, so only while one may wait.
     fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let answer = act(&mut state);
         let wake = std::mem::take(&mut state.wake_thread);
         let later = std::mem::take(&mut state.later);
+        let left = later.left && state.life != Life::Open;
         drop(state);
         later.act(&self.metrics);
-        if wake {
+        if left {
+            self.settled();
+        }
+        if wake || left {
             self.bell.notify_one();
         }
         answer
@@ -99,7 +104,7 @@ impl Engine {
         }
         Err(Error::new(
             ErrorKind::Closed,
-            "this process was forked after the keeper was made; connect anew in the child",
+            "this process was forked after the keeper was made, which is its parent's; the child needs one of its own",
         ))
     }
 
@@ -143,7 +148,7 @@ impl Engine {
         }
     }
 
-    /// How long a single call may take: a third of the lease, so that there is time for another.
+    /// How long an acquire may take: a third of the lease, so that there is time for another.
     fn call_limit(ttl: Duration) -> Duration {
         (ttl / 3).max(Duration::from_millis(50))
     }
@@ -157,7 +162,7 @@ impl Engine {
         let name = claim.name.clone();
         let store = self.store.clone();
         let call = self.on_lane(async move { store.release(std::slice::from_ref(&claim)).await.pop() });
-        let mut call = std::pin::pin!(alarm::limit(self, Self::call_limit(ttl), call));
+        let mut call = std::pin::pin!(alarm::limit(self, wait::release_limit(ttl), call));
         let mut follows = self.info.ordered && self.info.queue;
         let answered = std::future::poll_fn(|cx| {
             let answered = call.as_mut().poll(cx);
@@ -178,13 +183,7 @@ impl Engine {
             // Only a repeat depends on the time.
             now = self.clock.now();
         }
-        let closing = self.with_state(|s| {
-            s.released(key, &answer, now);
-            s.life != Life::Open
-        });
-        if closing {
-            self.settled();
-        }
+        let answer = self.with_state(|s| s.own_release_answered(key, answer, now));
         answer.map(Some).map_err(|e| e.during("release").in_store(self.info.scheme).for_lock(&name))
     }
 
@@ -207,7 +206,7 @@ impl Engine {
         self.lock().leftovers()
     }
 
-    /// Something left the tables: tell whoever waits for them to drain. A system call, so only while somebody may wait.
+    /// Something left the tables: tells a close, or a drop, that waits for them to drain.
     fn settled(&self) {
         self.drained.notify_all();
         self.drained_async.notify_waiters();

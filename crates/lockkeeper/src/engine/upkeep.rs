@@ -113,8 +113,6 @@ impl Upkeep {
                 let answers = call(&engine, &claims, limit, |s, c| Box::pin(async move { s.release(c).await })).await;
                 let at = engine.clock.now();
                 engine.with_state(|s| keys.iter().zip(answers).for_each(|(key, a)| s.released(*key, &a, at)));
-                engine.settled();
-                engine.bell.notify_one();
             });
         }
     }
@@ -124,12 +122,12 @@ impl Drop for Upkeep {
     fn drop(&mut self) {
         let engine = &self.0;
         if std::thread::panicking() {
-            tracing::error!("the keeper's thread has died; all its locks count as lost");
             engine.with_state(|s| {
                 s.close(Life::Dead);
                 s.lose_all(LossReason::KeeperDied, engine.clock.now());
             });
             engine.settled();
+            tracing::error!("the keeper's thread has died; all its locks count as lost");
         }
     }
 }

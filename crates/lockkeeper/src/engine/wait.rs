@@ -61,15 +61,13 @@ impl Wait {
             let keep_alive = claim.stamp.after(w / 3).max(now.after(Duration::from_millis(1)));
             // Only the first in line looks when the holder's lease should end; the others are told or keep alive.
             match held.remaining.filter(|_| held.place == Some(1)) {
-                Some(left) => {
-                    keep_alive.min(now.after(left + jitter(Duration::from_millis(10)) + Duration::from_millis(1)))
-                }
+                Some(left) => keep_alive.min(now.after(shortly_after(left)).after(Duration::from_millis(1))),
                 None => keep_alive,
             }
         } else {
             let pause = back_off(Duration::from_millis(10), self.polls, (w / 3).min(Duration::from_secs(1)));
             self.polls += 1;
-            let pause = held.remaining.map_or(pause, |left| pause.min(left + jitter(Duration::from_millis(10))));
+            let pause = held.remaining.map_or(pause, |left| pause.min(shortly_after(left)));
             now.after(pause.max(Duration::from_millis(1)))
         };
         self.held = held;
@@ -104,8 +102,19 @@ pub(super) struct Ending {
     pub(super) until: Stamp,
     pub(super) next: Stamp,
     pub(super) in_flight: bool,
+    /// The guard's owner waits for the answer to the release that it sent itself.
+    pub(super) awaited: bool,
+    /// The thread has sent the release once more.
+    pub(super) repeated: bool,
     limit: Duration,
     failures: u32,
+}
+
+/// How long a release may take before it is repeated, by its caller and by the thread: no caller waits on for an answer
+/// that the thread's repeat may have taken away. A third of the lease, so that there is time for another, but no longer
+/// than a person would wait.
+pub(super) fn release_limit(ttl: Duration) -> Duration {
+    (ttl / 3).clamp(Duration::from_millis(50), Duration::from_secs(10))
 }
 
 impl Ending {
@@ -116,7 +125,9 @@ impl Ending {
             until,
             next: now,
             in_flight: false,
-            limit: (ttl / 3).clamp(Duration::from_millis(50), Duration::from_secs(10)),
+            awaited: false,
+            repeated: false,
+            limit: release_limit(ttl),
             failures: 0,
         }
     }
@@ -141,6 +152,11 @@ impl Ending {
 pub(crate) fn back_off(first: Duration, times: u32, most: Duration) -> Duration {
     let step = first.saturating_mul(1 << times.min(16)).min(most.max(first));
     step / 2 + jitter(step / 2)
+}
+
+/// Not all who wait at the same moment; a store may say that a lease never ends.
+fn shortly_after(left: Duration) -> Duration {
+    left.saturating_add(jitter(Duration::from_millis(10)))
 }
 
 fn jitter(most: Duration) -> Duration {

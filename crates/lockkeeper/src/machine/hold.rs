@@ -34,7 +34,8 @@ pub struct Hold {
     ttl: Duration,
     /// The end of validity by the lease alone.
     lease_end: Stamp,
-    /// The end of validity by `max_hold`.
+    /// The end of validity by `max_hold`. It bounds how long the others wait, not what the store promises, so it counts
+    /// from the moment the grant was known, not from its stamp.
     max_end: Option<Stamp>,
     renew_at: Stamp,
     /// While a renewal is in flight: when to give up on it.
@@ -79,22 +80,27 @@ pub enum Output {
 }
 
 impl Hold {
-    /// The state right after a grant.
-    pub fn new(grant: &Grant, ttl: Duration, max_hold: Option<Duration>) -> Self {
+    /// The state right after a grant, which `max_end` ends in any case.
+    pub fn new(grant: &Grant, ttl: Duration, max_end: Option<Stamp>) -> Self {
         Self {
             ttl,
             lease_end: deadline(grant.stamp, grant.lease),
-            max_end: max_hold.map(|d| grant.stamp.after(d)),
+            max_end,
             renew_at: grant.stamp.after(grant.lease.min(ttl) / 3),
             give_up: None,
             phase: Phase::Held,
         }
     }
 
-    /// The same grant with an heir's settings: a place in line may be inherited by a task that asked for other times.
-    pub fn adopt(&mut self, grant_stamp: Stamp, ttl: Duration, max_hold: Option<Duration>) {
+    /// The same grant for another task: a place in line may be inherited by one that asked for other times.
+    pub fn adopt(&mut self, ttl: Duration, max_end: Option<Stamp>) {
         self.ttl = ttl;
-        self.max_end = max_hold.map(|d| grant_stamp.after(d));
+        self.max_end = max_end;
+    }
+
+    /// The end that no renewal moves.
+    pub fn max_end(&self) -> Option<Stamp> {
+        self.max_end
     }
 
     /// When validity ends unless renewed.
@@ -208,9 +214,9 @@ mod tests {
         Stamp::from_micros(ms * 1000)
     }
 
-    fn hold(max_hold: Option<Duration>) -> Hold {
+    fn hold(max_end: Option<Stamp>) -> Hold {
         let grant = Grant { token: Token::new(1).unwrap(), stamp: s(1000), lease: TTL };
-        Hold::new(&grant, TTL, max_hold)
+        Hold::new(&grant, TTL, max_end)
     }
 
     #[test]
@@ -279,8 +285,8 @@ mod tests {
     }
 
     #[test]
-    fn max_hold_ends_it_from_the_grants_stamp() {
-        let mut h = hold(Some(Duration::from_secs(5)));
+    fn max_hold_ends_it_however_much_is_left_of_the_lease() {
+        let mut h = hold(Some(s(6000)));
         assert_eq!(h.wake_at(), Some(s(6000)), "nothing to renew before");
         assert_eq!(h.step(s(6000), Input::Tick)[0], Output::Changed(Phase::Lost(LossReason::MaxHold)));
     }

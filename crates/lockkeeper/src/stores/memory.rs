@@ -70,13 +70,16 @@ impl MemoryStore {
         Self::join(Arc::new(Shared::new(clock)))
     }
 
-    /// The store that everybody in this process shares under `name`; it ends with its last user.
+    /// The store that everybody in this process shares under `name`; it ends with its last user. A forked child has
+    /// stores of its own: in its copy of the parent's, locks may be taken for ever.
     pub(crate) fn named(name: &str, clock: Clock) -> Self {
-        static NAMED: LazyLock<Mutex<HashMap<String, Weak<Shared>>>> = LazyLock::new(Mutex::default);
+        type Named = HashMap<(u32, String), Weak<Shared>>;
+        static NAMED: LazyLock<Mutex<Named>> = LazyLock::new(Mutex::default);
         let mut named = lock(&NAMED);
         named.retain(|_, shared| shared.strong_count() > 0);
-        let shared = named.get(name).and_then(Weak::upgrade).unwrap_or_else(|| Arc::new(Shared::new(clock)));
-        named.insert(name.to_owned(), Arc::downgrade(&shared));
+        let key = (std::process::id(), name.to_owned());
+        let shared = named.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| Arc::new(Shared::new(clock)));
+        named.insert(key, Arc::downgrade(&shared));
         Self::join(shared)
     }
 

@@ -62,7 +62,7 @@ pub struct Waiter {
     pub expires: Stamp,
     /// Who, for people.
     pub note: Arc<Note>,
-    /// Which keeper to tell.
+    /// Which keeper to tell: the one of its latest registration or keep-alive.
     pub keeper: u64,
 }
 
@@ -287,13 +287,14 @@ impl Slot {
         Some(Grant { token, stamp: claim.stamp, lease: holder.expires.since(at.now) })
     }
 
-    /// Refreshes a waiter's entry; its place, 1 = next.
+    /// Refreshes a waiter's entry, which is told of its grant where it was last heard of; its place, 1 = next.
     fn keep_place(&mut self, claim: &Claim, at: At) -> Option<usize> {
         let place = self.waiters.iter().position(|w| w.id == claim.holder)?;
         let waiter = &mut self.waiters[place];
         waiter.life = claim.waiter_lease();
         waiter.stamp = claim.stamp;
         waiter.expires = at.now.after(waiter.life);
+        waiter.keeper = at.keeper;
         Some(place + 1)
     }
 

@@ -74,6 +74,32 @@ fn close_reports_releases_that_nobody_answered() {
 }
 
 #[test]
+fn close_returns_as_soon_as_nothing_is_left() {
+    let bench = Bench::new();
+    let ((faults, keeper), (_, other)) = (bench.keeper(), bench.keeper());
+    // A guard that ends by the answer to its renewal.
+    let broken = now(keeper.lock("x").acquire()).unwrap();
+    now(other.break_lock("x", broken.token())).unwrap().unwrap();
+    let mut close = Probe::new(keeper.close(secs(3600)));
+    close.pend();
+    bench.clock.advance(secs(10));
+    assert_eq!(broken.state(), State::Lost(LossReason::Broken));
+    let left = close.finish().unwrap();
+    assert_eq!((left.held, left.releasing), (0, 0));
+    drop((broken, faults));
+    // A release that is never answered, until its lease is certainly over.
+    let (faults, keeper) = bench.keeper();
+    let guard = now(keeper.lock("y").acquire()).unwrap();
+    faults.cut(Op::Release, u32::MAX);
+    drop(guard);
+    let mut close = Probe::new(keeper.close(secs(3600)));
+    close.pend();
+    bench.clock.advance(TTL * 2);
+    let left = close.finish().unwrap();
+    assert_eq!((left.held, left.releasing), (0, 0));
+}
+
+#[test]
 fn close_sends_waiting_tasks_home() {
     let bench = Bench::new();
     let ((_, a), (_, b)) = (bench.keeper(), bench.keeper());

@@ -4,6 +4,9 @@ mod close;
 #[path = "../common/mod.rs"]
 mod common;
 mod drop;
+mod grants;
+mod logs;
 mod messages;
+mod metrics;
 mod queue;
 mod time;

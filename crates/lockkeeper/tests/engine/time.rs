@@ -125,7 +125,7 @@ fn row_05_a_store_that_is_always_too_slow_for_the_ttl_ends_the_wait() {
 }
 
 #[test]
-fn row_10_a_max_hold_that_could_end_before_it_began_is_refused() {
+fn row_10_a_max_hold_that_is_too_short_is_refused() {
     let keeper = now(Keeper::connect("memory:")).unwrap();
     let error = now(keeper.lock("x").max_hold(ms(9)).wait(ms(100)).acquire()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
@@ -296,7 +296,7 @@ fn row_10_a_forgotten_guard_is_free_by_max_hold() {
 }
 
 #[test]
-fn row_10_max_hold_counts_from_the_grants_stamp() {
+fn row_10_max_hold_counts_from_the_moment_the_grant_is_known() {
     let bench = Bench::new();
     let (faults, keeper) = bench.keeper();
     let lock = keeper.lock("x").max_hold(secs(6));
@@ -306,10 +306,25 @@ fn row_10_max_hold_counts_from_the_grants_stamp() {
     bench.clock.advance(secs(5));
     faults.let_go(Op::Acquire);
     let guard = acquire.ready().unwrap();
-    assert_eq!(guard.remaining(), secs(1));
-    bench.clock.advance(secs(1));
+    assert_eq!(guard.remaining(), secs(6));
+    bench.clock.advance(secs(6) - ms(1));
+    assert_eq!(guard.state(), State::Held);
+    bench.clock.advance(ms(1));
     assert_eq!(guard.state(), State::Lost(LossReason::MaxHold));
     assert_eq!(faults.asked(Op::Renew), 0, "nothing to renew before");
+}
+
+#[test]
+fn work_that_max_hold_ends_is_told_so() {
+    let bench = Bench::new();
+    let (_, keeper) = bench.keeper();
+    let guard = now(keeper.lock("x").max_hold(secs(6)).acquire()).unwrap();
+    let mut run = Probe::new(guard.run(std::future::pending::<()>()));
+    run.pend();
+    bench.clock.advance(secs(5));
+    let error = run.ready().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert!(error.to_string().contains("max_hold") && !error.to_string().contains("lease"), "{error}");
 }
 
 #[test]

@@ -36,13 +36,38 @@ impl State {
         self.step(name, queue::Input::Ended(key), None, now);
     }
 
+    /// The answer to the release that a guard's owner sent itself, as it is told. The thread may have repeated it
+    /// meanwhile and been served first: then the owner's own finds nothing, and that is no loss.
+    pub(in crate::engine) fn own_release_answered(
+        &mut self,
+        key: u64,
+        answer: Result<Release>,
+        now: Stamp,
+    ) -> Result<Release> {
+        if let Some(Release::Released) = self.repeats.remove(&key) {
+            return Ok(Release::Released);
+        }
+        if let Some(Entry { role: Role::Ending(ending), .. }) = self.claims.get_mut(&key) {
+            ending.awaited = false;
+            if ending.repeated && matches!(answer, Ok(Release::NotHeld)) {
+                // The repeat may be what ended it; its answer is on the way, and settles the claim.
+                return Err(Error::unavailable("the release was repeated, and no answer has come in time"));
+            }
+        }
+        self.released(key, &answer, now);
+        answer
+    }
+
     /// The answer to a release; an error keeps the claim in the to-release set.
     pub(in crate::engine) fn released(&mut self, key: u64, answer: &Result<Release>, now: Stamp) {
         let Some(entry) = self.claims.get_mut(&key) else { return };
         let Role::Ending(ending) = &mut entry.role else { return };
         let name = entry.claim.name.clone();
         match answer {
-            Ok(_) => {
+            Ok(answer) => {
+                if ending.awaited {
+                    self.repeats.insert(key, *answer);
+                }
                 self.later.counts.released += 1;
                 self.forget(key);
             }
@@ -59,8 +84,9 @@ impl State {
 
     /// The caller that was to send a release has vanished: the thread takes over.
     pub(in crate::engine) fn abandon_release(&mut self, key: u64, now: Stamp) {
+        self.repeats.remove(&key);
         if let Some(Entry { role: Role::Ending(ending), .. }) = self.claims.get_mut(&key) {
-            ending.in_flight = false;
+            (ending.awaited, ending.in_flight) = (false, false);
             ending.next = now;
             self.set_timer(key, Some(now));
         }
@@ -79,14 +105,14 @@ impl State {
         let (claim, longest) = (entry.claim.clone(), entry.longest);
         self.lose(key, reason, now);
         let ending = Role::Ending(crate::engine::wait::Ending::new(claim.ttl, longest, now));
-        self.claims.insert(key, Entry { claim, max_hold: None, longest, doubt: false, wake_at: None, role: ending });
+        self.claims.insert(key, Entry { claim, longest, doubt: false, wake_at: None, role: ending });
         self.set_timer(key, Some(now));
     }
 
     /// How many guards are held, and how many calls are still to be answered: releases, and acquires that would need one.
     pub(in crate::engine) fn left(&self) -> (usize, usize) {
         let held = self.claims.values().filter(|e| matches!(e.role, Role::Held { .. })).count();
-        let ending = self.claims.values().filter(|e| matches!(e.role, Role::Ending(_) | Role::Trying)).count();
+        let ending = self.claims.values().filter(|e| matches!(e.role, Role::Ending(_) | Role::Trying { .. })).count();
         (held, ending)
     }
 
@@ -128,7 +154,7 @@ impl State {
             }
         }
         for key in self.claims.keys().copied().collect::<Vec<_>>() {
-            if !matches!(self.claims.get(&key).map(|e| &e.role), Some(Role::Trying)) {
+            if !matches!(self.claims.get(&key).map(|e| &e.role), Some(Role::Trying { .. })) {
                 self.end(key, now);
             }
         }

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Later {
+    /// A claim has left the tables: a close may be waiting for it.
+    pub(in crate::engine) left: bool,
     pub(super) wake: Vec<Waker>,
     pub(super) spent: Vec<Waker>,
     pub(super) changed: Vec<Arc<Cell>>,
@@ -44,7 +46,7 @@ pub(super) enum News {
 }
 
 impl Later {
-    /// Counts, wakes, and only then finds words for it: a slow log delays nobody who has lost a lock.
+    /// Counts, wakes, and only then finds words for it: a slow log delays no task that has lost a lock, and no renewal.
     pub(in crate::engine) fn act(self, metrics: &Metrics) {
         self.counts.tell(metrics);
         for news in &self.news {
@@ -55,7 +57,7 @@ impl Later {
         self.changed.iter().for_each(|cell| cell.ring());
         self.wake.into_iter().for_each(Waker::wake);
         drop(self.spent);
-        self.news.into_iter().for_each(News::log);
+        self.news.into_iter().for_each(|news| crate::log::say(|| news.log()));
     }
 }
 

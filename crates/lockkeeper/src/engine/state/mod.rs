@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::machine::hold::{self, Hold, Phase};
 use crate::machine::queue::{self, Answer, Queue};
 use crate::name::LockName;
-use crate::store::{Claim, Grant, Held, Mode, Note};
+use crate::store::{Claim, Grant, Held, Mode, Note, Release};
 use crate::token::HolderId;
 use later::{Later, News};
 use std::collections::{BTreeSet, HashMap};
@@ -61,12 +61,13 @@ pub(crate) enum Turn {
 struct Parked {
     turn: Option<Turn>,
     waker: Option<Waker>,
+    /// Its `max_hold`, which counts from the moment it is granted a claim.
+    max_hold: Option<Duration>,
 }
 
 #[derive(Debug)]
 struct Entry {
     claim: Claim,
-    max_hold: Option<Duration>,
     /// The longest TTL it was sent with: an heir's may be shorter than what the store has been told.
     longest: Duration,
     /// An acquire of it came back without an answer, so it may still arrive.
@@ -76,14 +77,22 @@ struct Entry {
     role: Role,
 }
 
+impl Entry {
+    /// No lease is longer than what was asked for: after a step of its clock a store may answer a repeat with more,
+    /// which it does not keep.
+    fn capped(&self, grant: Grant) -> Grant {
+        Grant { lease: grant.lease.min(self.longest), ..grant }
+    }
+}
+
 #[derive(Debug)]
 enum Role {
-    /// A call of its task is in flight.
-    Trying,
+    /// A call of its task is in flight. `lost`: its end was told before the answer that would have said "granted".
+    Trying { lost: bool },
     /// In line, in the store or by polling. Boxed: most claims are held, and should not pay for its size.
     Waiting(Box<Wait>),
-    /// Granted; the cell exists from the moment its task has picked it up.
-    Held { hold: Hold, grant: Grant, cell: Option<Arc<Cell>> },
+    /// Granted to a task at `since`; the cell exists from the moment that task has picked it up.
+    Held { hold: Hold, grant: Grant, since: Stamp, cell: Option<Arc<Cell>> },
     /// In the to-release set.
     Ending(Ending),
 }
@@ -137,8 +146,8 @@ pub(crate) struct State {
     waiting: HashMap<HolderId, u64>,
     /// Pushed grants that came before the answer that would have said "wait".
     early: Vec<(HolderId, Grant)>,
-    /// Losses told before the answer that would have said "granted".
-    early_losses: Vec<HolderId>,
+    /// What the thread's repeats of releases were answered, while the callers still wait for their own answers.
+    repeats: Keyed<Release>,
     tasks: Keyed<Parked>,
     timers: BTreeSet<(Stamp, u64)>,
     alarms: Keyed<Waker>,
@@ -163,7 +172,7 @@ impl State {
             claims: Keyed::default(),
             waiting: HashMap::new(),
             early: Vec::new(),
-            early_losses: Vec::new(),
+            repeats: Keyed::default(),
             tasks: Keyed::default(),
             timers: BTreeSet::new(),
             alarms: Keyed::default(),
@@ -198,7 +207,10 @@ impl State {
         for output in outputs {
             let (task, turn) = match output {
                 queue::Output::Try { task, claim } => (task, Turn::Try(claim)),
-                queue::Output::Grant { task, claim } => (task, Turn::Granted(claim)),
+                queue::Output::Grant { task, claim } => {
+                    self.give(claim, task, now);
+                    (task, Turn::Granted(claim))
+                }
                 queue::Output::Busy(task) => (task, Turn::Busy(self.standing(name, now).0)),
                 queue::Output::Drop(claim) => {
                     self.end(claim, now);
@@ -220,21 +232,33 @@ impl State {
     fn grant(&mut self, key: u64, grant: Grant, me: Option<u64>, now: Stamp) -> Option<Turn> {
         let entry = self.claims.get_mut(&key)?;
         let name = entry.claim.name.clone();
-        if let Role::Waiting(_) = entry.role {
-            self.waiting.remove(&entry.claim.holder);
-            self.later.counts.waiters -= 1;
-        }
-        let hold = Hold::new(&grant, entry.claim.ttl, entry.max_hold);
+        let grant = entry.capped(grant);
+        let hold = Hold::new(&grant, entry.claim.ttl, None);
         if hold.deadline() <= now {
             // Answered after its own lease: worth nothing. Give it back and ask anew.
             self.later.news.push(News::LateGrant(name.clone()));
             self.end(key, now);
             return self.step(&name, queue::Input::Answer(key, Answer::Gone), me, now);
         }
+        if let Role::Waiting(_) = entry.role {
+            self.waiting.remove(&entry.claim.holder);
+            self.later.counts.waiters -= 1;
+        }
         let at = hold.wake_at();
-        entry.role = Role::Held { hold, grant, cell: None };
+        entry.role = Role::Held { hold, grant, since: now, cell: None };
         self.set_timer(key, at);
         self.step(&name, queue::Input::Answer(key, Answer::Granted), me, now)
+    }
+
+    /// A granted claim falls to `task`, the first one or an heir: its `max_hold` counts from here, picked up or not.
+    fn give(&mut self, key: u64, task: u64, now: Stamp) {
+        let max_hold = self.tasks.get(&task).and_then(|parked| parked.max_hold);
+        let Some(entry) = self.claims.get_mut(&key) else { return };
+        let Role::Held { hold, since, .. } = &mut entry.role else { return };
+        *since = now;
+        hold.adopt(entry.claim.ttl, max_hold.map(|max| now.after(max)));
+        let at = hold.wake_at();
+        self.set_timer(key, at);
     }
 
     /// The waiter's entry is not in the store any more: ask anew from the back of the line.
@@ -301,19 +325,20 @@ impl State {
                 self.waiting.remove(&entry.claim.holder);
                 self.later.counts.waiters -= 1;
             }
-            Role::Trying | Role::Held { .. } => {}
+            Role::Trying { .. } | Role::Held { .. } => {}
         }
         let mut ending = Ending::new(entry.claim.ttl, entry.longest, now);
         let at = if sent { ending.sent(now) } else { now };
+        ending.awaited = sent;
         entry.role = Role::Ending(ending);
         self.set_timer(key, Some(at));
     }
 
     fn forget(&mut self, key: u64) {
         self.set_timer(key, None);
-        if let Some(entry) = self.claims.remove(&key)
-            && let Role::Waiting(_) = entry.role
-        {
+        let Some(entry) = self.claims.remove(&key) else { return };
+        self.later.left = true;
+        if let Role::Waiting(_) = entry.role {
             self.waiting.remove(&entry.claim.holder);
             self.later.counts.waiters -= 1;
         }

@@ -1,10 +1,11 @@
 //! What tasks do: enter, ask, wait, pick up, leave.
 
-use super::{Entry, Role, Spec, State, Turn};
+use super::{Entry, Role, Spec, State, Turn, Work};
 use crate::clock::Stamp;
 use crate::engine::cell::Cell;
 use crate::engine::wait::Wait;
 use crate::error::{Error, Result};
+use crate::machine::hold;
 use crate::machine::queue::{self, Answer, Task};
 use crate::name::LockName;
 use crate::store::{Attempt, Claim, Held};
@@ -18,6 +19,9 @@ impl State {
         let task = self.key();
         if let Some(error) = self.refusal() {
             return (task, Some(Turn::Failed(error)));
+        }
+        if spec.max_hold.is_some() {
+            self.tasks.entry(task).or_default().max_hold = spec.max_hold;
         }
         let entering = Task { id: task, mode: spec.mode, waits: spec.waits(), granted: None };
         let turn = self.step(&spec.name, queue::Input::Enter(entering), Some(task), now);
@@ -66,7 +70,7 @@ impl State {
             claim.mode = spec.mode;
             claim.unsettled = true;
             let longest = spec.ttl;
-            Entry { claim, max_hold: spec.max_hold, longest, doubt: false, wake_at: None, role: Role::Trying }
+            Entry { claim, longest, doubt: false, wake_at: None, role: Role::Trying { lost: false } }
         });
         entry.claim.stamp = now;
         entry.claim.queue = queue && spec.waits();
@@ -97,9 +101,7 @@ impl State {
             self.step(name, queue::Input::Answer(key, Answer::Failed), None, now);
             return Some(Turn::Failed(error));
         }
-        let holder = entry.claim.holder;
-        let early_loss = self.early_losses.iter().position(|id| *id == holder);
-        let lost = early_loss.map(|at| self.early_losses.swap_remove(at)).is_some();
+        let lost = matches!(entry.role, Role::Trying { lost: true });
         match answer {
             Ok(Attempt::Granted(_)) if lost => {
                 // Over before it was known here; if the grant is newer than the loss, it is given back all the same.
@@ -132,7 +134,7 @@ impl State {
                         // An earlier send of this claim may still arrive, when nobody wants it any more.
                         self.end(key, now);
                     } else {
-                        self.claims.remove(&key);
+                        self.forget(key);
                     }
                     let turn = self.step(name, queue::Input::Answer(key, Answer::Held), Some(task), now);
                     Some(match turn {
@@ -142,7 +144,7 @@ impl State {
                 }
             }
             Ok(Attempt::Cancelled) => {
-                self.claims.remove(&key);
+                self.forget(key);
                 self.step(name, queue::Input::Answer(key, Answer::Gone), Some(task), now)
             }
             Err(error) => {
@@ -153,22 +155,21 @@ impl State {
         }
     }
 
-    /// Picks up a grant: the guard's cell. `None` when it was lost before it could be picked up.
+    /// Picks up a grant: the guard's cell. `None` when it was lost before it could be picked up; then the task is back
+    /// in line.
     pub(in crate::engine) fn take(&mut self, key: u64, task: u64, spec: &Spec, now: Stamp) -> Option<Arc<Cell>> {
         let entry = self.claims.get_mut(&key)?;
-        let Role::Held { hold, grant, cell } = &mut entry.role else { return None };
-        hold.adopt(grant.stamp, spec.ttl, spec.max_hold);
-        (entry.claim.ttl, entry.max_hold) = (spec.ttl, spec.max_hold);
+        let Role::Held { hold, grant, since, cell } = &mut entry.role else { return None };
+        if now >= hold.deadline() {
+            // The process stood still, and the keeper's thread has not looked at the clock yet.
+            self.hold_step(key, hold::Input::Tick, now, &mut Work::default());
+            return None;
+        }
+        hold.adopt(spec.ttl, spec.max_hold.map(|max| since.after(max)));
+        entry.claim.ttl = spec.ttl;
         entry.longest = entry.longest.max(spec.ttl);
-        let made = Arc::new(Cell::new(
-            spec.name.clone(),
-            entry.claim.holder,
-            entry.claim.mode,
-            spec.ttl,
-            spec.max_hold,
-            grant,
-            hold.deadline(),
-        ));
+        let made =
+            Arc::new(Cell::new(spec.name.clone(), entry.claim.holder, entry.claim.mode, spec.ttl, grant, *since, hold));
         *cell = Some(made.clone());
         let at = hold.wake_at();
         self.set_timer(key, at);

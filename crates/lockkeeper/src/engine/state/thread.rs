@@ -6,7 +6,7 @@ use crate::clock::Stamp;
 use crate::error::{Error, Result};
 use crate::machine::hold;
 use crate::machine::queue::{self, Answer, Queue};
-use crate::store::{Attempt, Event, LossReason, Renewal};
+use crate::store::{Attempt, Event, Grant, LossReason, Renewal};
 
 /// How many pushed grants are remembered for claims whose answer is still on its way.
 const EARLY: usize = 256;
@@ -59,13 +59,14 @@ impl State {
                         self.set_timer(key, Some(at));
                     } else {
                         let at = ending.sent(now);
+                        ending.repeated = true;
                         entry.claim.stamp = now;
                         work.release.push((key, entry.claim.clone()));
                         work.limit = work.limit.max(at.since(now));
                         self.set_timer(key, Some(at));
                     }
                 }
-                Role::Trying | Role::Waiting(_) | Role::Ending(_) => {}
+                Role::Trying { .. } | Role::Waiting(_) | Role::Ending(_) => {}
             }
         }
         work
@@ -99,8 +100,11 @@ impl State {
         match &mut entry.role {
             Role::Held { .. } => {
                 let input = match answer {
-                    Ok(Renewal::Renewed(lease)) => hold::Input::Renewed { stamp, lease },
-                    Ok(Renewal::Granted(grant)) => hold::Input::Renewed { stamp: grant.stamp, lease: grant.lease },
+                    Ok(Renewal::Renewed(lease)) => hold::Input::Renewed { stamp, lease: lease.min(entry.longest) },
+                    Ok(Renewal::Granted(grant)) => {
+                        let Grant { stamp, lease, .. } = entry.capped(grant);
+                        hold::Input::Renewed { stamp, lease }
+                    }
                     Ok(Renewal::Lost(reason)) => hold::Input::Gone(reason),
                     // A keep-alive of its time in line, overtaken by the push of the grant: older, so no news.
                     Ok(Renewal::Waiting(_)) => return,
@@ -134,7 +138,7 @@ impl State {
                     self.set_timer(key, Some(at));
                 }
             },
-            Role::Trying | Role::Ending(_) => {}
+            Role::Trying { .. } | Role::Ending(_) => {}
         }
     }
 
@@ -176,7 +180,7 @@ impl State {
         match event {
             Event::Granted(holder, grant) => match self.waiting.get(&holder) {
                 // Too late to be worth anything, and the claim may be back in line since: ask what it is now.
-                Some(&key) if hold::deadline(grant.stamp, grant.lease) <= now => self.poll_soon(key, now),
+                Some(&key) if self.is_over(key, grant, now) => self.poll_soon(key, now),
                 Some(&key) => drop(self.grant(key, grant, None, now)),
                 None => {
                     if self.early.len() == EARLY {
@@ -211,6 +215,11 @@ impl State {
         }
     }
 
+    fn is_over(&self, key: u64, grant: Grant, now: Stamp) -> bool {
+        let grant = self.claims.get(&key).map_or(grant, |entry| entry.capped(grant));
+        hold::deadline(grant.stamp, grant.lease) <= now
+    }
+
     fn poll_soon(&mut self, key: u64, now: Stamp) {
         let Some(Entry { role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
         wait.hinted = wait.in_flight;
@@ -221,16 +230,11 @@ impl State {
     }
 
     fn over(&mut self, key: u64, reason: LossReason, now: Stamp) {
-        match self.claims.get(&key).map(|e| &e.role) {
+        match self.claims.get_mut(&key).map(|e| &mut e.role) {
             Some(Role::Held { .. }) => self.lose(key, reason, now),
             Some(Role::Waiting(_)) => self.gone(key, now),
-            Some(Role::Trying) => {
-                // Its answer is still on its way to its task, and may say "granted".
-                if self.early_losses.len() == EARLY {
-                    self.early_losses.remove(0);
-                }
-                self.early_losses.extend(self.claims.get(&key).map(|e| e.claim.holder));
-            }
+            // Its answer is still on its way to its task, and may say "granted".
+            Some(Role::Trying { lost }) => *lost = true,
             Some(Role::Ending(_)) | None => {}
         }
     }

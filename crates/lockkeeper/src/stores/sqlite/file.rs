@@ -116,7 +116,8 @@ impl Place {
             let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW as _ };
             let times = Timestamps { last_access: now, last_modification: now };
             if let Err(e) = utimensat(CWD, &self.path, &times, AtFlags::empty()) {
-                tracing::debug!(error = %e, "waiters of other processes were not woken; they will ask by themselves");
+                let words = "waiters of other processes were not woken; they will ask by themselves";
+                crate::log::say(move || tracing::debug!(error = %e, "{words}"));
             }
         }
     }

@@ -49,13 +49,22 @@ pub(super) enum Answer {
     Looked,
 }
 
-/// One call: what is asked, and where the answer goes. A caller that is gone does not stop the step.
+/// One call: what is asked, and where the answer goes. A caller that is gone does not stop the step, unless it would
+/// take a lock.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) op: Op,
     /// The single statement has been tried already.
     pub(super) tried: bool,
     pub(super) reply: oneshot::Sender<Result<Answer>>,
+}
+
+impl Job {
+    /// An acquire whose caller has given up: it counts as lost on the way, and the release that follows it does the
+    /// rest. After a stall there may be many of them.
+    pub(super) fn is_abandoned(&self) -> bool {
+        matches!(self.op, Op::Acquire(_)) && self.reply.is_closed()
+    }
 }
 
 /// What is pending, by urgency.

@@ -30,7 +30,9 @@
 //!
 //! **Limits.** Local disks only: network file systems are refused. Containers may share the file if they share the
 //! kernel's boot clock (no time namespace). The file is never re-created: a damaged, replaced or deleted one is an error
-//! until an operator acts. A full disk fails releases too; such locks end by their TTL.
+//! until an operator acts. A full disk fails releases too; such locks end by their TTL. A process that is stopped
+//! inside its write transaction keeps every other one from renewing. A process forked from one that has opened SQLite
+//! cannot use it.
 
 mod file;
 mod jobs;
@@ -54,7 +56,7 @@ use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use jobs::{Answer, Job, Op};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -64,6 +66,23 @@ use worker::{Signals, Worker};
 /// The statements of the fast path, for the benchmark's floor.
 #[doc(hidden)]
 pub use rows::{END, TAKE};
+
+/// The process that opened SQLite first, 0 before.
+static OPENED_BY: AtomicU32 = AtomicU32::new(0);
+
+/// Refuses a process that was forked after its parent had opened SQLite. A mutex of SQLite that a thread of the parent
+/// held at that moment stays locked in the child for ever: opening a file there, or anything else, might never return.
+fn refuse_after_fork() -> Result<()> {
+    let pid = std::process::id();
+    match OPENED_BY.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire) {
+        Err(first) if first != pid => Err(Error::new(
+            ErrorKind::Closed,
+            "this process was forked from one that had opened SQLite, whose mutexes may be locked here for ever; \
+             exec a program in the child, or open SQLite only after the fork",
+        )),
+        _ => Ok(()),
+    }
+}
 
 /// How long dropping the store waits for what it was asked to do: a commit takes far less.
 const DROP_WAIT: Duration = Duration::from_millis(50);
@@ -149,12 +168,14 @@ impl SqliteStore {
     /// # Errors
     /// `InvalidConfig` for a path that cannot be a database or lies on a network file system, `Denied` when it cannot be
     /// written, `Foreign` for somebody else's file, `Unsupported` for one of a newer version, `Unexpected` for a damaged
-    /// one, `Unavailable` when the disk is full or the database stays busy.
+    /// one, `Unavailable` when the disk is full or the database stays busy, `Closed` in a process that was forked from
+    /// one that had opened SQLite through this library.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self> {
         let during = |e: Error| e.during("open").in_store("sqlite");
         if cfg!(not(unix)) {
             return Err(during(Error::unsupported("this system has no clock that processes share across suspend")));
         }
+        refuse_after_fork().map_err(during)?;
         let boot = file::boot().map_err(during)?;
         let opened = schema::open(path.as_ref(), &options).map_err(during)?;
         let path = opened.place.path().to_owned();
@@ -169,6 +190,7 @@ impl SqliteStore {
         let (jobs, queue) = mpsc::channel();
         let (ending, ended) = mpsc::channel();
         let spawned = std::thread::Builder::new().name("lockkeeper-sqlite".into()).spawn(move || {
+            lane::enter_upkeep();
             Worker::run(&worker, &queue, &done);
             drop(worker);
             drop(ending);

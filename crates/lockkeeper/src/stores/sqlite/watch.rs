@@ -5,6 +5,7 @@
 //! it to be had, the database is asked every 20 ms while this keeper waits.
 
 use super::worker::Signals;
+use crate::log::say;
 use crate::store::Event;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -77,7 +78,7 @@ impl Watch {
                 }),
             };
             if let Err(e) = begun {
-                tracing::debug!(error = %e, "no inotify; the database is asked instead");
+                say(move || tracing::debug!(error = %e, "no inotify; the database is asked instead"));
                 self.source = Source::Poll;
             }
         }

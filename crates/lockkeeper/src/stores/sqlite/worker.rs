@@ -7,6 +7,7 @@ use super::schema::Opened;
 use super::steps::{CLEAN_EVERY, Steps};
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::log::say;
 use crate::store::{Claim, Event};
 use crate::stores::slot::At;
 use crate::token::HolderId;
@@ -111,7 +112,7 @@ impl Worker {
         }
         self.commits = 0;
         if let Err(e) = self.steps.conn.execute_batch("PRAGMA wal_checkpoint(PASSIVE)") {
-            tracing::debug!(error = %e, "the log was not moved to the database this time");
+            say(move || tracing::debug!(error = %e, "the log was not moved to the database this time"));
         }
     }
 
@@ -120,6 +121,10 @@ impl Worker {
     }
 
     fn write(&mut self, mut batch: Vec<Job>) {
+        batch.retain(|job| !job.is_abandoned());
+        if batch.is_empty() {
+            return;
+        }
         if let Err(e) = self.look_at_file(&batch) {
             return fail(batch, &e);
         }
@@ -181,6 +186,11 @@ impl Worker {
         let at = self.at();
         let mut answers = Vec::with_capacity(batch.len());
         for job in batch {
+            if job.is_abandoned() {
+                // Given up during the wait.
+                answers.push(Err(Error::unavailable("the caller has given up")));
+                continue;
+            }
             match self.answer(&job.op, at) {
                 Ok(answer) => answers.push(Ok(answer)),
                 Err(Fault::Entry(e)) => answers.push(Err(e)),
@@ -310,7 +320,7 @@ impl Worker {
         if !self.steps.conn.is_autocommit()
             && let Err(e) = self.steps.conn.execute_batch("ROLLBACK")
         {
-            tracing::warn!(error = %e, "a transaction could not be rolled back");
+            say(move || tracing::warn!(error = %e, "a transaction could not be rolled back"));
         }
     }
 
@@ -328,7 +338,7 @@ impl Worker {
         let done = begun.and_then(|()| self.steps.clean(self.at()));
         let done = done.and_then(|pause| Ok(self.steps.conn.execute_batch("COMMIT").map(|()| pause)?));
         let pause = done.unwrap_or_else(|e| {
-            tracing::debug!(error = ?e, "unused rows were not cleaned up this time");
+            say(move || tracing::debug!(error = ?e, "unused rows were not cleaned up this time"));
             CLEAN_EVERY
         });
         self.clean_at = Some(Instant::now() + pause);

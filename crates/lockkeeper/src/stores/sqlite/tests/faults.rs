@@ -309,3 +309,25 @@ async fn what_cannot_be_written_is_denied() {
     mount.remount("ro");
     refused(&mount.0.file(), ErrorKind::Denied, "cannot be written");
 }
+
+#[tokio::test]
+async fn an_acquire_whose_caller_is_gone_does_not_happen() {
+    let dir = Dir::new();
+    let (store, sql) = (dir.store(), dir.sql());
+    sql.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let (first, gone) = (claim("first"), claim("gone"));
+    let mut waiting = std::pin::pin!(acquire(&store, &first));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    {
+        let mut given_up = std::pin::pin!(acquire(&store, &gone));
+        assert!(given_up.as_mut().poll(&mut context).is_pending());
+    }
+    // An operator's transaction, or a process that was stopped inside its own, ends.
+    sql.execute_batch("ROLLBACK").unwrap();
+    assert!(matches!(waiting.await, Ok(Attempt::Granted(_))));
+    // Asked after it, so answered after it.
+    assert!(matches!(acquire(&store, &claim("last")).await, Ok(Attempt::Granted(_))));
+    let names: i64 = sql.query_row("SELECT count(*) FROM lock WHERE name = x'676f6e65'", [], |row| row.get(0)).unwrap();
+    assert_eq!(names, 0, "nobody asks for it any more");
+}
