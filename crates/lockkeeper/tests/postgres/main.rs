@@ -3,6 +3,7 @@
 
 mod advisory;
 mod durable;
+mod heirs;
 mod interop;
 mod page;
 mod rows;

@@ -148,7 +148,8 @@ impl Desk {
         let takes: Vec<Entry<'_>> = take.iter().map(|at| self.held.entry(claim(at), false)).collect();
         let frees: Vec<Entry<'_>> = free.iter().map(|at| self.held.entry(claim(at), true)).collect();
         let notes: Vec<&Note> = take.iter().map(|at| &*claim(at).1.note).collect();
-        let longest = take.iter().map(|at| claim(at).1.ttl).max();
+        // Whoever is told that it holds counts on its TTL, also who asks again or renews: it may have a longer one by now.
+        let longest = take.iter().chain(ping).map(|at| claim(at).1.ttl).max();
         let exchanged = self.exchange(&takes, &frees, &notes, longest, !ping.is_empty()).await;
         let (taken, freed, alive) = match exchanged {
             Ok(exchanged) => exchanged,
@@ -242,8 +243,13 @@ impl Desk {
         let none = || Error::unavailable("there is no session").in_store("postgres");
         let forget = matches!(self.rule, KeyRule::Crc32 | KeyRule::Tooz | KeyRule::Raw);
         let session = self.session.as_mut().ok_or_else(none)?;
-        if longest.is_some() {
-            over(session.last(longest).await)?.ok();
+        let lasts = if longest.is_some() { over(session.last(longest).await)? } else { Ok(()) };
+        if let Err(error) = lasts
+            && session.is_limited()
+        {
+            // The server would end the session before a holder expects it: nobody is told that it holds.
+            let freed = if frees.is_empty() { Ok(Vec::new()) } else { over(session.free(frees, forget).await)? };
+            return Ok((Err(error.clone()), freed, Err(error)));
         }
         let (freed, taken, alive) = tokio::join!(
             async { if frees.is_empty() { Ok(Vec::new()) } else { session.free(frees, forget).await } },
