@@ -5,6 +5,7 @@ mod advisory;
 mod durable;
 mod heirs;
 mod interop;
+mod late;
 mod page;
 mod rows;
 mod servers;
