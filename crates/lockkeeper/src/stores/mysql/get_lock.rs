@@ -255,11 +255,18 @@ impl Store for GetLockStore {
         let mark = format!(
             "UPDATE `{p}session` SET broken = holder, token = GREATEST(token + 1, \
              TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', SYSDATE(6))) WHERE name = {row} AND token = {token}; \
-             SELECT token FROM `{p}session` WHERE name = {row}; \
-             KILL {connection}; DO GET_LOCK({alive}, {BREAK_WAIT}); DO RELEASE_LOCK({alive})"
+             SELECT ROW_COUNT(), token, IS_USED_LOCK({}) FROM `{p}session` WHERE name = {row}",
+            literal(&key)
         );
-        let rows = self.rows.lines.query(mark, ASK_LIMIT + Duration::from_secs(BREAK_WAIT.into())).await?;
-        let above = super::step::token(rows.first().map_or(Ok(None), |row| number(row, 0))?)?;
+        let rows = self.rows.ask(mark).await?;
+        let Some(marked) = rows.first() else { return Ok(Break::NotHeld) };
+        // The session has other locks: it is ended only if it still has this one, by the token that the operator saw.
+        if number(marked, 0)? != Some(1) || number(marked, 2)? != Some(connection) {
+            return Ok(Break::NotHeld);
+        }
+        let above = super::step::token(number(marked, 1)?)?;
+        let end = format!("KILL {connection}; DO GET_LOCK({alive}, {BREAK_WAIT}); DO RELEASE_LOCK({alive})");
+        self.rows.lines.query(end, ASK_LIMIT + Duration::from_secs(BREAK_WAIT.into())).await?;
         // The session gives its locks back one by one.
         for _ in 0..50 {
             if self.used_by(&key).await? != Some(connection) {
