@@ -41,7 +41,10 @@ const PAGE: usize = 100;
 const BREAK_WAIT: u32 = 5;
 
 /// How long one wait for the end of the session lasts, in seconds.
-const WATCH: u32 = 60;
+const WATCH: u64 = 60;
+
+/// How long the answer may take: a connection that is dead without a word must not be waited on for ever.
+const WATCH_LIMIT: Duration = Duration::from_secs(WATCH + 15);
 
 /// The columns that tell whether the row of a name is about whoever holds its lock now.
 const LIVE: &str = "IS_USED_LOCK(CONVERT(CONCAT('lk-s-', LOWER(HEX(session))) USING utf8mb4))";
@@ -305,17 +308,17 @@ async fn watch(session: Arc<tokio::sync::Mutex<Session>>, news: Arc<News>) {
         let alive = Session::alive_key(id);
         let mut rows = Vec::new();
         let text = format!("SELECT GET_LOCK({alive}, {WATCH}); DO RELEASE_LOCK({alive})");
-        let waited = run(&mut line, &text, &mut rows).await;
+        let waited = tokio::time::timeout(WATCH_LIMIT, run(&mut line, &text, &mut rows)).await;
         match (waited, rows.first().map(|row| number(row, 0))) {
-            (Ok(()), Some(Ok(Some(1)))) => {
+            (Ok(Ok(())), Some(Ok(Some(1)))) => {
                 let mut session = session.lock().await;
                 if session.id == id {
                     session.end().await;
                 }
                 conn = Some(line);
             }
-            (Ok(()), _) => conn = Some(line),
-            (Err(_), _) => {
+            (Ok(Ok(())), _) => conn = Some(line),
+            _ => {
                 hang_up(line).await;
                 probe(&session, id).await;
             }
