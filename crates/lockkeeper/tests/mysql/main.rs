@@ -3,6 +3,7 @@
 
 mod doorbell;
 mod group;
+mod growth;
 mod interop;
 mod logins;
 mod page;

@@ -3,6 +3,7 @@
 
 mod advisory;
 mod durable;
+mod growth;
 mod heirs;
 mod interop;
 mod late;
