@@ -5,7 +5,11 @@ use super::kit::{
     Hand, Round, drift, eventually, fresh_name, long, one, open, patience, short, sleep_until, unspoiled,
 };
 use crate::clock::system_now;
-use crate::store::{Attempt, Claim, Renewal};
+use crate::store::{Attempt, Claim, Expiry, Mode, Renewal, StoreInfo};
+use std::time::Duration;
+
+/// The longest that a case sends nothing. It is more than twice the longest TTL floor: a session of that TTL has ended.
+const SILENCE: Duration = Duration::from_secs(25);
 
 /// A lease that is not renewed ends, and not before its time.
 pub async fn expiry_frees(subject: &dyn Subject) {
@@ -127,6 +131,68 @@ pub async fn a_late_renewal_takes_nothing_back(subject: &dyn Subject) {
         next.wins(patience(&info, ttl)).await;
         let end = holder.claim.stamp.after(lease);
         assert!(system_now().after(drift(lease)) >= end, "granted {:?} too early", end.since(system_now()));
+        Round::Done
+    })
+    .await;
+}
+
+/// A renewal with a longer TTL than the acquire is kept that long, although the keeper sends nothing more for it.
+pub async fn a_renewal_with_a_longer_ttl_is_kept_that_long(subject: &dyn Subject) {
+    longer(subject, async |info, hand, short| match hand.renew().await {
+        Renewal::Renewed(lease) => {
+            assert!(info.expiry != Expiry::Lease || lease > short, "{lease:?} is no more than {short:?}");
+            Some(lease)
+        }
+        Renewal::Lost(_) => None,
+        other => panic!("{hand:?} should still hold, not {other:?}"),
+    })
+    .await;
+}
+
+/// A repeated acquire with a longer TTL is kept for the lease it answers, although the keeper sends nothing more for it.
+pub async fn a_repeat_with_a_longer_ttl_is_kept_for_its_lease(subject: &dyn Subject) {
+    longer(subject, async |_, hand, _| Some(hand.acquire().await.lease)).await;
+}
+
+/// Takes one lock of every mode with a short TTL, sends `again` with a long one, and then nothing until the short one
+/// would have ended. `again` answers the lease, or `None` when the lock is gone.
+async fn longer(subject: &dyn Subject, again: impl AsyncFn(&StoreInfo, &mut Hand, Duration) -> Option<Duration>) {
+    let (info, [a, b]) = open(subject).await;
+    let mut modes = vec![Mode::Exclusive];
+    modes.extend(info.shared.then_some(Mode::Shared));
+    modes.extend(info.permits.then_some(Mode::Permit { limit: 1 }));
+    unspoiled(&info, async |ttl| {
+        let mut held = Vec::new();
+        for mode in &modes {
+            let mut hand = Hand::new(&a, &fresh_name("longer"), ttl).mode(*mode);
+            let granted = hand.acquire().await.stamp;
+            hand.claim.ttl = long(&info);
+            let Some(lease) = again(&info, &mut hand, ttl).await else {
+                assert!(system_now().since(granted) >= ttl, "asked in time");
+                return Round::Spoiled;
+            };
+            held.push((hand, lease));
+        }
+        // Another short claim of the same keeper: it must not shorten the others.
+        let mut last = Hand::new(&a, &fresh_name("shorter"), ttl);
+        last.acquire().await;
+        for (hand, lease) in &held {
+            let silence = info.worst_hand_over(ttl).min(SILENCE).min(*lease * 3 / 4);
+            sleep_until(hand.claim.stamp.after(silence)).await;
+        }
+        for (hand, lease) in &mut held {
+            let end = hand.claim.stamp.after(*lease);
+            let other = Hand::new(&b, &hand.claim.name, ttl).attempt().await;
+            let own = hand.renew().await;
+            match (other, own) {
+                (Attempt::Held(_), Renewal::Renewed(_)) => {}
+                // A slow machine: the lease has ended by now.
+                _ if system_now().after(drift(*lease)) >= end => return Round::Spoiled,
+                answers => panic!("{:?} of {lease:?} are left, but {answers:?}", end.since(system_now())),
+            }
+            hand.release().await;
+        }
+        last.release().await;
         Round::Done
     })
     .await;

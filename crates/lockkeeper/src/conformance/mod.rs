@@ -168,6 +168,8 @@ macro_rules! __conformance_cases {
             leases::renew_never_recreates_after_expiry [Lease];
             leases::renew_never_creates [];
             leases::a_late_renewal_takes_nothing_back [Lease];
+            leases::a_renewal_with_a_longer_ttl_is_kept_that_long [];
+            leases::a_repeat_with_a_longer_ttl_is_kept_for_its_lease [];
             leases::stale_release_is_harmless [Lease];
             leases::release_is_idempotent [];
             leases::release_compares_the_holder [];

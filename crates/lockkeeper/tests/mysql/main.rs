@@ -3,10 +3,12 @@
 
 mod doorbell;
 mod group;
+mod growth;
 mod interop;
 mod logins;
 mod page;
 mod procedures;
 mod rows;
 mod servers;
+mod sessions;
 mod steps;

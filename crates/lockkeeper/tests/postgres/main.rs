@@ -3,7 +3,10 @@
 
 mod advisory;
 mod durable;
+mod growth;
+mod heirs;
 mod interop;
+mod late;
 mod page;
 mod rows;
 mod servers;

@@ -61,14 +61,18 @@ impl MysqlStore {
         let reached = rows.get(1).map_or(Ok(None), |row| bytes(row, 1))?.unwrap_or_default();
         let (last, removed) = self.clean_locks(&reached).await?;
         let unused = format!("< @lk_now - {DAY}");
-        self.ask(format!(
+        let others = self.ask(format!(
             "SET @lk_now = {NOW}; \
              DELETE FROM `{p}register` WHERE used {unused} AND (value IS NULL OR ends < @lk_now) LIMIT {ROWS}; \
-             DELETE FROM `{p}session` WHERE token {unused} AND IS_USED_LOCK(lock_key) IS NULL LIMIT {ROWS}"
-        ))
-        .await?;
+             SELECT ROW_COUNT() >= {ROWS}; \
+             DELETE FROM `{p}session` WHERE token {unused} AND IS_USED_LOCK(lock_key) IS NULL LIMIT {ROWS}; \
+             SELECT ROW_COUNT() >= {ROWS}"
+        ));
         // Names used once each would otherwise pile up faster than rows are looked at.
-        let more = last.is_some() && removed >= ROWS / 10;
+        let mut more = last.is_some() && removed >= ROWS / 10;
+        for row in others.await? {
+            more |= number(&row, 0)? == Some(1);
+        }
         let mut text = format!("UPDATE `{p}layout` SET reached = ");
         hex(&mut text, &last.unwrap_or_default());
         if more {

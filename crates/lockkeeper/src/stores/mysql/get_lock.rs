@@ -41,7 +41,10 @@ const PAGE: usize = 100;
 const BREAK_WAIT: u32 = 5;
 
 /// How long one wait for the end of the session lasts, in seconds.
-const WATCH: u32 = 60;
+const WATCH: u64 = 60;
+
+/// How long the answer may take: a connection that is dead without a word must not be waited on for ever.
+const WATCH_LIMIT: Duration = Duration::from_secs(WATCH + 15);
 
 /// The columns that tell whether the row of a name is about whoever holds its lock now.
 const LIVE: &str = "IS_USED_LOCK(CONVERT(CONCAT('lk-s-', LOWER(HEX(session))) USING utf8mb4))";
@@ -255,11 +258,18 @@ impl Store for GetLockStore {
         let mark = format!(
             "UPDATE `{p}session` SET broken = holder, token = GREATEST(token + 1, \
              TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', SYSDATE(6))) WHERE name = {row} AND token = {token}; \
-             SELECT token FROM `{p}session` WHERE name = {row}; \
-             KILL {connection}; DO GET_LOCK({alive}, {BREAK_WAIT}); DO RELEASE_LOCK({alive})"
+             SELECT ROW_COUNT(), token, IS_USED_LOCK({}) FROM `{p}session` WHERE name = {row}",
+            literal(&key)
         );
-        let rows = self.rows.lines.query(mark, ASK_LIMIT + Duration::from_secs(BREAK_WAIT.into())).await?;
-        let above = super::step::token(rows.first().map_or(Ok(None), |row| number(row, 0))?)?;
+        let rows = self.rows.ask(mark).await?;
+        let Some(marked) = rows.first() else { return Ok(Break::NotHeld) };
+        // The session has other locks: it is ended only if it still has this one, by the token that the operator saw.
+        if number(marked, 0)? != Some(1) || number(marked, 2)? != Some(connection) {
+            return Ok(Break::NotHeld);
+        }
+        let above = super::step::token(number(marked, 1)?)?;
+        let end = format!("KILL {connection}; DO GET_LOCK({alive}, {BREAK_WAIT}); DO RELEASE_LOCK({alive})");
+        self.rows.lines.query(end, ASK_LIMIT + Duration::from_secs(BREAK_WAIT.into())).await?;
         // The session gives its locks back one by one.
         for _ in 0..50 {
             if self.used_by(&key).await? != Some(connection) {
@@ -298,17 +308,17 @@ async fn watch(session: Arc<tokio::sync::Mutex<Session>>, news: Arc<News>) {
         let alive = Session::alive_key(id);
         let mut rows = Vec::new();
         let text = format!("SELECT GET_LOCK({alive}, {WATCH}); DO RELEASE_LOCK({alive})");
-        let waited = run(&mut line, &text, &mut rows).await;
+        let waited = tokio::time::timeout(WATCH_LIMIT, run(&mut line, &text, &mut rows)).await;
         match (waited, rows.first().map(|row| number(row, 0))) {
-            (Ok(()), Some(Ok(Some(1)))) => {
+            (Ok(Ok(())), Some(Ok(Some(1)))) => {
                 let mut session = session.lock().await;
                 if session.id == id {
                     session.end().await;
                 }
                 conn = Some(line);
             }
-            (Ok(()), _) => conn = Some(line),
-            (Err(_), _) => {
+            (Ok(Ok(())), _) => conn = Some(line),
+            _ => {
                 hang_up(line).await;
                 probe(&session, id).await;
             }

@@ -17,8 +17,18 @@ use tokio::sync::{Notify, watch};
 /// How long the server keeps a session that has no lock and says nothing.
 const IDLE: u64 = 86_400;
 
-/// The shortest time after which a session that does not answer is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a session may take to answer before it is looked whether the server can be reached anew: longer than the server
+/// itself waits for a table (10 s) or a row (5 s), so that one which is only held up is not given up.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The pause before the server is tried again.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long ending what is left of a session may take.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// `wait_timeout` is not known.
+const UNKNOWN: u64 = 0;
 
 /// How many claims that were lost with their session are remembered.
 const REMEMBERED: usize = 10_000;
@@ -40,12 +50,14 @@ pub(super) struct Session {
     dial: Arc<Dial>,
     conn: Option<Conn>,
     pub(super) id: HolderId,
+    /// A session that ended without our doing: the server may not know yet.
+    earlier: Option<HolderId>,
     /// By what `GET_LOCK` was asked for.
     pub(super) own: HashMap<String, Own>,
     ended: VecDeque<HolderId>,
     /// Claims whose release overtook their acquire, and until when to remember them.
     tombs: HashMap<HolderId, Instant>,
-    /// What `wait_timeout` is, in seconds.
+    /// What `wait_timeout` is, in seconds, or [`UNKNOWN`].
     idle: u64,
     news: Arc<News>,
 }
@@ -88,10 +100,11 @@ impl Session {
             dial,
             conn: None,
             id: HolderId::from_u128(0),
+            earlier: None,
             own: HashMap::new(),
             ended: VecDeque::new(),
             tombs: HashMap::new(),
-            idle: 0,
+            idle: UNKNOWN,
             news,
         }
     }
@@ -113,6 +126,7 @@ impl Session {
             return Ok(());
         }
         let mut conn = self.dial.open().await?;
+        self.end_earlier(&mut conn).await;
         self.id = HolderId::random()?;
         let mut rows = Vec::new();
         let text = format!("SELECT GET_LOCK({}, 0)", Self::alive_key(self.id));
@@ -128,48 +142,79 @@ impl Session {
 
     /// Runs statements in the session. `longest` is the longest TTL that will be held afterwards: a session that says
     /// nothing for so long is ended by the server.
+    ///
+    /// A session that does not answer is waited for as long as a holder believes in it, but no longer than until the server
+    /// can be reached anew: then its connection is dead, and others of this keeper wait for a session that works.
     pub(super) async fn ask(&mut self, text: &str, longest: Option<Duration>) -> Result<Vec<Row>, Fault> {
         let Some(conn) = &mut self.conn else {
             return Err(Fault::Over(Error::unavailable("there is no session").in_store("mysql")));
         };
         let idle = longest.map_or(IDLE, |ttl| ttl.as_secs() + 2);
-        let text =
-            if idle == self.idle { text.to_owned() } else { format!("SET SESSION wait_timeout = {idle};{text}") };
+        let text = if idle == self.idle {
+            text.to_owned()
+        } else {
+            self.idle = UNKNOWN;
+            format!("SET SESSION wait_timeout = {idle};{text}")
+        };
         let mut rows = Vec::new();
         let limit = longest.unwrap_or_default().max(PATIENCE);
-        match tokio::time::timeout(limit, call(conn, &self.dial.options.prefix, &text, &mut rows)).await {
-            Ok(Ok(())) => {
+        let asked = tokio::time::timeout(limit, call(conn, &self.dial.options.prefix, &text, &mut rows));
+        let (asked, anew) = tokio::select! {
+            biased;
+            asked = asked => (asked.ok(), None),
+            anew = reached(&self.dial) => (None, Some(anew)),
+        };
+        match asked {
+            Some(Ok(())) => {
                 self.idle = idle;
                 Ok(rows)
             }
-            Ok(Err(error)) if is_over(&error) => {
-                let error = map_err(error);
+            Some(Err(error)) if !is_over(&error) => Err(Fault::Refused(map_err(error))),
+            over => {
                 self.end().await;
-                Err(Fault::Over(error))
-            }
-            Ok(Err(error)) => Err(Fault::Refused(map_err(error))),
-            Err(_) => {
-                self.end().await;
-                Err(Fault::Over(late()))
+                if let Some(mut conn) = anew {
+                    self.end_earlier(&mut conn).await;
+                    hang_up(conn).await;
+                }
+                Err(Fault::Over(over.and_then(Result::err).map_or_else(late, map_err)))
             }
         }
     }
 
-    /// The session is over: so is whatever it had.
-    pub(super) async fn end(&mut self) -> Vec<HolderId> {
-        self.news.open.send_replace(None);
-        if let Some(conn) = self.conn.take() {
-            hang_up(conn).await;
+    /// Ends what is left of an earlier session on the server, if it has not noticed yet. A login may always end its own
+    /// connections. If it fails, the server finds out by itself.
+    async fn end_earlier(&mut self, conn: &mut Conn) {
+        let Some(earlier) = self.earlier.take() else { return };
+        let ended = async {
+            let mut rows = Vec::new();
+            run(conn, &format!("SELECT IS_USED_LOCK({})", Self::alive_key(earlier)), &mut rows)
+                .await
+                .map_err(map_err)?;
+            match rows.first().map_or(Ok(None), |row| number(row, 0))? {
+                Some(left) => run(conn, &format!("KILL {left}"), &mut rows).await.map_err(map_err),
+                None => Ok(()),
+            }
+        };
+        match tokio::time::timeout(END_LIMIT, ended).await.unwrap_or_else(|_| Err(late())) {
+            Ok(()) => {}
+            Err(error) => tracing::debug!(%error, "an earlier session could not be ended"),
         }
-        let lost: Vec<HolderId> = self.own.drain().map(|(_, own)| own.holder).collect();
-        for holder in &lost {
+    }
+
+    /// The session is over: so is whatever it had. Its holders are told before the server is.
+    pub(super) async fn end(&mut self) {
+        self.news.open.send_replace(None);
+        for (_, own) in self.own.drain() {
             if self.ended.len() == REMEMBERED {
                 self.ended.pop_front();
             }
-            self.ended.push_back(*holder);
-            self.news.push(Event::Lost(*holder, LossReason::SessionEnded));
+            self.ended.push_back(own.holder);
+            self.news.push(Event::Lost(own.holder, LossReason::SessionEnded));
         }
-        lost
+        if let Some(conn) = self.conn.take() {
+            self.earlier = Some(self.id);
+            hang_up(conn).await;
+        }
     }
 
     /// This claim has ended, and an acquire of it may still be on its way: within this process, so not for long.
@@ -192,6 +237,17 @@ impl Session {
     /// The longest TTL of what is held, of these and of the others.
     pub(super) fn longest(&self, more: impl Iterator<Item = Duration>) -> Option<Duration> {
         self.own.values().map(|own| own.ttl).chain(more).max()
+    }
+}
+
+/// A new connection, once a session has been silent for long and the server lets somebody in.
+async fn reached(dial: &Dial) -> Conn {
+    tokio::time::sleep(PATIENCE).await;
+    loop {
+        match dial.open().await {
+            Ok(conn) => return conn,
+            Err(_) => tokio::time::sleep(TRY_AGAIN).await,
+        }
     }
 }
 

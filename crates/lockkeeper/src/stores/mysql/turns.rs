@@ -200,7 +200,13 @@ pub(super) async fn renew(mut turn: Turn, claims: Keyed) -> Vec<Result<Renewal>>
         Err(Fault::Refused(error)) => return failed(&claims, &error),
     };
     let answer = |((claim, key), had): (&(Claim, Result<String>), Option<bool>)| match had {
-        Some(true) => Ok(Renewal::Renewed(claim.ttl)),
+        Some(true) => {
+            // Later calls must keep the session as long as this holder believes in it.
+            if let Some(own) = key.as_ref().ok().and_then(|key| turn.own.get_mut(key)) {
+                own.ttl = own.ttl.max(claim.ttl);
+            }
+            Ok(Renewal::Renewed(claim.ttl))
+        }
         Some(false) => {
             if let Ok(key) = key {
                 turn.own.remove(key);

@@ -4,6 +4,7 @@
 use super::connect::Links;
 use super::error::map_err;
 use super::socket::{Driver, Opened};
+use super::tidy::CLEAN_EVERY;
 use super::values::{Id, duration, field, token};
 use super::waiting::Waiting;
 use crate::clock::Stamp;
@@ -17,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client};
 
-/// How often a silent connection is asked whether it still lives.
+/// How often a connection is asked whether it still lives and listens.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
 /// How long a small question may take.
@@ -35,9 +36,6 @@ const ASK_LAST: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 5;
 const LOOK_EVERY: Duration = Duration::from_millis(3);
 
-/// How often rows that nobody uses are removed, by one keeper of all.
-pub(super) const CLEAN_EVERY: Duration = Duration::from_secs(600);
-
 /// What `next_event` reads.
 #[derive(Debug)]
 pub(super) struct Events {
@@ -48,6 +46,7 @@ pub(super) struct Events {
     /// Read, not yet told.
     news: VecDeque<Event>,
     ask_after: Duration,
+    ping_at: Instant,
     clean_at: Instant,
 }
 
@@ -79,6 +78,7 @@ impl Events {
             was_up: false,
             news: VecDeque::new(),
             ask_after: ASK_FIRST,
+            ping_at: Instant::now() + PING_EVERY,
             // Not all at once after a start of many processes.
             clean_at: Instant::now() + CLEAN_EVERY.mul_f64(fastrand::f64()),
         }
@@ -114,17 +114,19 @@ impl Events {
         if push.listens {
             tokio::select! {
                 biased;
-                note = push.notes.recv() => match note {
-                    Some(text) => self.news.extend(granted(&text)),
-                    None => return Err(Error::unavailable("the push connection ended")),
-                },
-                () = tokio::time::sleep(PING_EVERY) => {
+                // First, so that it is done also where something is told all the time.
+                () = tokio::time::sleep_until(self.ping_at.into()) => {
+                    self.ping_at = Instant::now() + PING_EVERY;
                     if !push.still_listens(self.keeper).await? {
                         links.found_pooler();
                         return Err(Error::unavailable("nothing is heard behind a pooler"));
                     }
                     self.clean(links).await?;
                 }
+                note = push.notes.recv() => match note {
+                    Some(text) => self.news.extend(granted(&text)),
+                    None => return Err(Error::unavailable("the push connection ended")),
+                },
             }
             return Ok(());
         }
@@ -137,16 +139,21 @@ impl Events {
                 let names = waiting.names();
                 if names.is_empty() {
                     push.ask("SELECT 1").await?;
-                    self.clean(links).await?;
                 } else {
                     self.news.extend(push.handed(&links.options().schema, self.keeper, &names).await?);
                 }
                 if !self.news.is_empty() {
                     self.ask_after = ASK_FIRST;
                 }
+                self.clean(links).await?;
             }
         }
         Ok(())
+    }
+
+    /// Lets unused rows be removed after this time.
+    pub(super) fn clean_in(&mut self, pause: Duration) {
+        self.clean_at = Instant::now() + pause;
     }
 
     /// Removes what nobody uses, when it is due.

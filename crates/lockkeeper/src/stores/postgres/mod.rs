@@ -27,6 +27,7 @@ mod schema;
 pub mod shedlock;
 mod socket;
 mod statements;
+mod tidy;
 mod tls;
 mod values;
 mod waiting;
@@ -115,6 +116,12 @@ impl PostgresStore {
         let server = server.await.map_err(|e| e.during("connect"))?;
         let lanes = Lanes::new(links, keeper);
         Ok(Self { lanes, events: Events::new(keeper).into(), waiting: Waiting::default(), server })
+    }
+
+    /// Lets unused rows be removed after this time; for a store that no keeper has yet.
+    #[doc(hidden)]
+    pub async fn clean_in(&self, pause: Duration) {
+        self.events.lock().await.clean_in(pause);
     }
 
     /// Runs a statement of its own; `{s}` is the schema, `{now}` the server's clock.

@@ -12,10 +12,10 @@
 //! **Guarantee**: `Durable` or `Primary`, as for [`PostgresStore`]. Exclusive only, and no queue: ShedLock has neither.
 
 use super::error::locked;
-use super::events::CLEAN_EVERY;
 use super::list::{PAGE, above};
 use super::options::{Kind, Options};
 use super::statements::micros;
+use super::tidy::Due;
 use super::values::{self, Answer, Id, field, note, odd};
 use super::{PostgresStore, lanes};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,16 +31,12 @@ use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use std::collections::HashMap;
 use std::slice::from_ref;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 /// How long a tombstone outlives the TTL of its claim: longer than any message is delayed in practice.
 const TOMB_EXTRA: Duration = Duration::from_secs(60);
-
-/// When there was more to remove than one statement does.
-const CLEAN_MORE: Duration = Duration::from_secs(5);
 
 /// Rows in use, ours with what we noted; `{t}` is ShedLock's table, `{utc}` the time as it keeps it.
 const ROWS: &str = "
@@ -76,7 +72,7 @@ pub struct ShedLockStore {
     /// As it is written in statements.
     table: String,
     /// When unused rows are next removed.
-    clean_at: Mutex<Instant>,
+    due: Due,
 }
 
 impl ShedLockStore {
@@ -95,9 +91,7 @@ impl ShedLockStore {
             return Err(Error::invalid_config("ShedLock's table needs layout=shedlock in the URL").in_store("postgres"));
         };
         let base = PostgresStore::from_options(options).await?;
-        // Not all at once after a start of many processes.
-        let clean_at = Mutex::new(Instant::now() + CLEAN_EVERY.mul_f64(fastrand::f64()));
-        let store = Self { base, table: Postgres.quoted(&table.name), clean_at };
+        let store = Self { base, table: Postgres.quoted(&table.name), due: Due::new() };
         connecting::ask(async move { store.check(&table.name).await.map(|()| store) }).await
     }
 
@@ -109,10 +103,6 @@ impl ShedLockStore {
         let others = self.base.ask("SELECT {s}.clean()", &[]).await?;
         let more = |rows: &[Row]| rows.first().map_or(Ok(false), |row| field::<bool>(row, 0));
         Ok(more(&ours)? | more(&others)?)
-    }
-
-    fn clean_at(&self) -> MutexGuard<'_, Instant> {
-        self.clean_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn is_there(&self) -> Result<bool> {
@@ -302,18 +292,9 @@ impl Store for ShedLockStore {
         self.call("shed_release", claims, &[(&tombs, Type::INT8_ARRAY, "ttl")]).await.into_iter().map(read).collect()
     }
 
-    /// There are none. Meanwhile rows that nobody uses are removed; nothing depends on it.
+    /// There are none. Meanwhile rows that nothing uses are removed.
     async fn next_event(&self) -> Event {
-        loop {
-            let due = *self.clean_at();
-            tokio::time::sleep_until(due.into()).await;
-            let more = self.clean().await.unwrap_or_else(|error| {
-                tracing::debug!(%error, "unused rows were not removed");
-                false
-            });
-            let pause = if more { CLEAN_MORE } else { CLEAN_EVERY.mul_f64(0.5 + fastrand::f64()) };
-            *self.clean_at() = Instant::now() + pause;
-        }
+        match self.due.tidy(|| self.clean()).await {}
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {

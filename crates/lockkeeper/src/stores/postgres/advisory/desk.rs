@@ -27,9 +27,6 @@ const MANY: usize = 500;
 /// After how much quiet a session that holds nothing is put to rest.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// How often unused rows are removed.
-const CLEAN_EVERY: Duration = Duration::from_secs(600);
-
 /// The longest pause before a session that could not be opened is tried again.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
@@ -69,20 +66,17 @@ pub(super) struct Desk {
     earlier: Option<HolderId>,
     held: Holdings,
     down: Option<(Instant, Error, u32)>,
-    clean_at: Instant,
 }
 
 impl Desk {
     pub(super) fn new(links: Links, rule: KeyRule, events: mpsc::UnboundedSender<Event>) -> Self {
-        // Not all at once after a start of many processes.
-        let clean_at = Instant::now() + CLEAN_EVERY.mul_f64(fastrand::f64());
-        Self { links, rule, events, session: None, earlier: None, held: Holdings::default(), down: None, clean_at }
+        Self { links, rule, events, session: None, earlier: None, held: Holdings::default(), down: None }
     }
 
     /// Serves orders until nobody can give any.
     pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         loop {
-            let idle = self.held.own.is_empty() && self.has_rest_to_do();
+            let idle = self.held.own.is_empty() && self.session.as_ref().is_some_and(Session::is_limited);
             let told = async {
                 match &mut self.session {
                     Some(session) => session.notes.recv().await,
@@ -148,7 +142,8 @@ impl Desk {
         let takes: Vec<Entry<'_>> = take.iter().map(|at| self.held.entry(claim(at), false)).collect();
         let frees: Vec<Entry<'_>> = free.iter().map(|at| self.held.entry(claim(at), true)).collect();
         let notes: Vec<&Note> = take.iter().map(|at| &*claim(at).1.note).collect();
-        let longest = take.iter().map(|at| claim(at).1.ttl).max();
+        // Whoever is told that it holds counts on its TTL, also who asks again or renews: it may have a longer one by now.
+        let longest = take.iter().chain(ping).map(|at| claim(at).1.ttl).max();
         let exchanged = self.exchange(&takes, &frees, &notes, longest, !ping.is_empty()).await;
         let (taken, freed, alive) = match exchanged {
             Ok(exchanged) => exchanged,
@@ -242,8 +237,13 @@ impl Desk {
         let none = || Error::unavailable("there is no session").in_store("postgres");
         let forget = matches!(self.rule, KeyRule::Crc32 | KeyRule::Tooz | KeyRule::Raw);
         let session = self.session.as_mut().ok_or_else(none)?;
-        if longest.is_some() {
-            over(session.last(longest).await)?.ok();
+        let lasts = if longest.is_some() { over(session.last(longest).await)? } else { Ok(()) };
+        if let Err(error) = lasts
+            && session.is_limited()
+        {
+            // The server would end the session before a holder expects it: nobody is told that it holds.
+            let freed = if frees.is_empty() { Ok(Vec::new()) } else { over(session.free(frees, forget).await)? };
+            return Ok((Err(error.clone()), freed, Err(error)));
         }
         let (freed, taken, alive) = tokio::join!(
             async { if frees.is_empty() { Ok(Vec::new()) } else { session.free(frees, forget).await } },
@@ -332,20 +332,10 @@ impl Desk {
         }
     }
 
-    fn has_rest_to_do(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.is_limited() || Instant::now() >= self.clean_at)
-    }
-
     /// Nothing is held: the session may be silent for as long as it likes.
     async fn rest(&mut self) {
-        let due = Instant::now() >= self.clean_at;
         let Some(session) = &mut self.session else { return };
-        let ended = matches!(session.last(None).await, Err(Fault::Over(_)));
-        if due && !ended {
-            self.clean_at = Instant::now() + CLEAN_EVERY.mul_f64(0.5 + fastrand::f64());
-            session.clean(&self.links).await;
-        }
-        if ended {
+        if matches!(session.last(None).await, Err(Fault::Over(_))) {
             self.end();
         }
     }

@@ -20,9 +20,13 @@ mod people;
 mod quick;
 mod session;
 
-use super::PostgresStore;
+use super::error::map_err;
 use super::options::{Kind, Options};
+use super::socket::Opened;
 use super::statements::Op;
+use super::tidy::Due;
+use super::values::field;
+use super::{ASK_LIMIT, PostgresStore, lanes};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written};
@@ -50,6 +54,8 @@ pub struct AdvisoryStore {
     desk: Mutex<Option<mpsc::UnboundedSender<Order>>>,
     tell: mpsc::UnboundedSender<Event>,
     events: tokio::sync::Mutex<mpsc::UnboundedReceiver<Event>>,
+    /// When unused rows are next removed.
+    due: Due,
 }
 
 impl AdvisoryStore {
@@ -71,7 +77,33 @@ impl AdvisoryStore {
         // Only the session is needed all the time.
         base.lanes.links().hang_up();
         let (tell, events) = mpsc::unbounded_channel();
-        Ok(Self { base, rule, desk: Mutex::default(), tell, events: events.into() })
+        Ok(Self { base, rule, desk: Mutex::default(), tell, events: events.into(), due: Due::new() })
+    }
+
+    /// Removes what nothing has used for a day; whether there may be more. It has a connection of its own for that: no
+    /// renewal waits behind it.
+    #[doc(hidden)]
+    pub async fn clean(&self) -> Result<bool> {
+        let links = self.base.lanes.links();
+        let text = format!("SELECT {}.clean()", links.options().schema);
+        let asked = async {
+            let Opened { client, mut driver, .. } = links.open().await?;
+            let answer = tokio::select! {
+                biased;
+                rows = client.query_typed(&text, &[]) => rows.map_err(map_err),
+                () = driver.until_closed() => Err(Error::unavailable("the server closed the connection")),
+            };
+            drop(client);
+            driver.until_closed().await;
+            answer.map_err(|error| error.in_store("postgres"))?.first().map_or(Ok(false), |row| field(row, 0))
+        };
+        tokio::time::timeout(ASK_LIMIT, asked).await.map_err(|_| lanes::late())?
+    }
+
+    /// Lets unused rows be removed after this time; for a store that no keeper has yet.
+    #[doc(hidden)]
+    pub fn clean_in(&self, pause: Duration) {
+        self.due.set(pause);
     }
 
     /// One outcome per claim.
@@ -171,9 +203,18 @@ impl Store for AdvisoryStore {
     }
 
     async fn next_event(&self) -> Event {
-        match self.events.lock().await.recv().await {
-            Some(event) => event,
-            None => std::future::pending().await,
+        let mut events = self.events.lock().await;
+        let told = async {
+            match events.recv().await {
+                Some(event) => event,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            event = told => event,
+            // Also while locks are held: a keeper that always holds one would never do it otherwise.
+            never = self.due.tidy(|| self.clean()) => match never {},
         }
     }
 

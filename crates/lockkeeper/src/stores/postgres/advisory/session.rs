@@ -303,14 +303,6 @@ impl Session {
         self.bounded(self.client.query_typed(&text, &params)).await.map(drop)
     }
 
-    /// Forgets what nobody needs; for the sake of space only.
-    pub(super) async fn clean(&self, links: &Links) {
-        let text = format!("SELECT {}.advisory_clean()", links.options().schema);
-        if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, self.client.query_typed(&text, &[])).await {
-            tracing::debug!(%error, "unused rows were not removed");
-        }
-    }
-
     async fn bounded<T>(&self, asked: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Fault> {
         match tokio::time::timeout(PATIENCE, asked).await {
             Ok(Ok(answer)) => Ok(answer),

@@ -134,7 +134,7 @@ END $f$;
 
 -- Asks whoever holds `my_name` with `my_token` to let go, and draws a token above: that, and the holders' sessions.
 CREATE FUNCTION {s}.advisory_break(my_name bytea, my_token bigint) RETURNS TABLE (above bigint, backend integer)
-LANGUAGE plpgsql AS $f$
+LANGUAGE plpgsql {patience} AS $f$
 #variable_conflict use_column
 DECLARE
     h record;
@@ -151,14 +151,8 @@ BEGIN
     END LOOP;
 END $f$;
 
--- Forgets names that nobody has taken for a day and Shared holders whose session has ended; the clock keeps tokens rising.
+-- What keepers of earlier versions call; `clean` removes all that nothing uses.
 CREATE FUNCTION {s}.advisory_clean() RETURNS void LANGUAGE plpgsql AS $f$
-DECLARE
-    living bigint[] := ARRAY(SELECT k.key FROM {s}.advisory_keys k WHERE k.space = 1 AND k.granted);
 BEGIN
-    DELETE FROM {s}.advisory_shared x WHERE x.alive <> ALL (living);
-    DELETE FROM {s}.advisory x WHERE x.name IN (
-        SELECT l.name FROM {s}.advisory l
-        WHERE l.used < {now} - 90000000000 AND l.token < {now} AND (l.alive IS NULL OR l.alive <> ALL (living))
-        LIMIT 10000 FOR UPDATE SKIP LOCKED);
+    PERFORM {s}.clean();
 END $f$;

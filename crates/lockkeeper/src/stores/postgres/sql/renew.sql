@@ -56,9 +56,11 @@ DECLARE
     i integer;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
+    -- `at` may be older than a renewal that was answered while this one waited for the row: that one's time stays. Only
+    -- whoever reads the clock under the lock can tell a clock that was set back, and cuts the lease to its TTL.
     IF cardinality(names) = 1 THEN
         UPDATE {s}.lock l SET ttl = greatest(ttls[1], least(l.expires - at, l.ttl)),
-            expires = at + greatest(ttls[1], least(l.expires - at, l.ttl))
+            expires = greatest(l.expires, at + ttls[1])
         WHERE l.name = names[1] AND l.holder = holders[1] AND l.lease IS NULL AND l.expires > at;
         IF FOUND THEN
             a.holder := holders[1]; a.code := 1;
@@ -74,7 +76,7 @@ BEGIN
     PERFORM 1 FROM {s}.lock l WHERE l.name = ANY (names) ORDER BY l.name FOR UPDATE;
     WITH prolonged AS (
         UPDATE {s}.lock l SET ttl = greatest(x.ttl, least(l.expires - at, l.ttl)),
-            expires = at + greatest(x.ttl, least(l.expires - at, l.ttl))
+            expires = greatest(l.expires, at + x.ttl)
         FROM unnest(names, holders, ttls) AS x (name, holder, ttl)
         WHERE l.name = x.name AND l.holder = x.holder AND l.lease IS NULL AND l.expires > at
         RETURNING l.holder
