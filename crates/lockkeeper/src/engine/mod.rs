@@ -185,7 +185,7 @@ impl Engine {
         if closing {
             self.settled();
         }
-        answer.map(Some).map_err(|e| e.during("release").in_store(self.info.scheme).for_lock(&name))
+        answer.map(Some).map_err(|e| self.info.name_in(e.during("release")).for_lock(&name))
     }
 
     /// Releases a guard from `Drop`: hands it to the thread.
