@@ -79,6 +79,7 @@ struct Inner {
     message: String,
     op: Option<&'static str>,
     store: Option<&'static str>,
+    server: Option<Box<str>>,
     lock: Option<LockName>,
     held: Option<Held>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
@@ -95,6 +96,7 @@ impl Error {
             message: message.into(),
             op: None,
             store: None,
+            server: None,
             lock: None,
             held: None,
             source: None,
@@ -134,6 +136,15 @@ impl Error {
         self.edit(|e| e.store = e.store.or(Some(scheme)))
     }
 
+    /// Names the server, or all that were asked, unless one is named already.
+    #[must_use]
+    pub(crate) fn at(self, servers: &str) -> Self {
+        if servers.is_empty() || self.0.server.is_some() {
+            return self;
+        }
+        self.edit(|e| e.server = Some(servers.into()))
+    }
+
     /// Names the lock.
     #[must_use]
     pub fn for_lock(self, name: &LockName) -> Self {
@@ -160,6 +171,42 @@ impl Error {
     /// The sentence alone, without lock, store and operation.
     pub fn message(&self) -> &str {
         &self.0.message
+    }
+
+    /// The sentence and the server, which is not said twice.
+    fn write_sentence(&self, f: &mut impl fmt::Write) -> fmt::Result {
+        let e = &*self.0;
+        match e.server.as_deref().filter(|server| !e.message.contains(server)) {
+            Some(server) => write!(f, "{} ({server})", e.message),
+            None => f.write_str(&e.message),
+        }
+    }
+
+    /// Several servers could not be used: what cannot pass by itself, or else what each of them met.
+    #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis", test))]
+    #[must_use]
+    pub(crate) fn after(self, before: Option<Self>) -> Self {
+        let Some(before) = before.filter(|_| self.is_retryable()) else { return self };
+        if !before.is_retryable() {
+            return before;
+        }
+        let (mut both, mut second) = (String::new(), String::new());
+        // A string takes all of it.
+        let _ = before.write_sentence(&mut both);
+        let _ = self.write_sentence(&mut second);
+        if both.contains(&second) {
+            return before;
+        }
+        both.push_str("; ");
+        both.push_str(&second);
+        self.edit(|e| e.message = both)
+    }
+
+    /// Says it in another sentence.
+    #[cfg(any(feature = "etcd", feature = "redlock"))]
+    #[must_use]
+    pub(crate) fn reworded(self, message: String) -> Self {
+        self.edit(|e| e.message = message)
     }
 
     /// The lock it was about, if one.
@@ -193,7 +240,7 @@ impl fmt::Display for Error {
         } else if let Some(lock) = &e.lock {
             write!(f, "'{lock}': ")?;
         }
-        f.write_str(&e.message)?;
+        self.write_sentence(f)?;
         match &e.held {
             Some(held) => write!(f, ", held by {held}"),
             None => Ok(()),
@@ -231,5 +278,20 @@ mod tests {
         for kind in [ErrorKind::Denied, ErrorKind::InvalidConfig] {
             assert_eq!(kind.http_status(), 500, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_server_is_named_once() {
+        let late = Error::unavailable("no answer in time").in_store("redis");
+        assert_eq!(late.clone().at("h:1").at("h:1, i:2").to_string(), "redis: no answer in time (h:1)");
+        assert_eq!(late.at("").to_string(), "redis: no answer in time");
+        let refused = Error::unavailable("nothing listens at h:1").at("h:1");
+        assert_eq!(refused.to_string(), "nothing listens at h:1");
+        let late = Error::unavailable("no answer").at("i:2");
+        let both = late.clone().after(Some(refused.clone()));
+        let both = refused.clone().after(Some(both)).at("h:1, i:2").in_store("redis");
+        assert_eq!(both.to_string(), "redis: nothing listens at h:1; no answer (i:2)");
+        let denied = Error::new(ErrorKind::Denied, "no").at("i:2");
+        assert_eq!(late.after(Some(denied.after(Some(refused)))).to_string(), "no (i:2)");
     }
 }

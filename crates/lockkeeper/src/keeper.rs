@@ -207,7 +207,7 @@ impl Keeper {
     }
 
     fn during(&self, error: Error, op: &'static str) -> Error {
-        error.during(op).in_store(self.info().scheme)
+        self.info().name_in(error.during(op))
     }
 }
 

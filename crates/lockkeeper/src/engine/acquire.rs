@@ -36,7 +36,7 @@ impl Engine {
         let acquired = self.acquire_inner(spec, &mut now).await;
         outcome.count(&acquired);
         self.metrics.waited(now.since(began));
-        acquired.map_err(|e| e.during("acquire").in_store(self.info.scheme).for_lock(&spec.name))
+        acquired.map_err(|e| self.info.name_in(e.during("acquire")).for_lock(&spec.name))
     }
 
     /// `now` is the latest reading of the clock: reading it costs as much as a step, so it is passed along.

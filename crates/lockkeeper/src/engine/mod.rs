@@ -184,7 +184,7 @@ impl Engine {
             now = self.clock.now();
         }
         let answer = self.with_state(|s| s.own_release_answered(key, answer, now));
-        answer.map(Some).map_err(|e| e.during("release").in_store(self.info.scheme).for_lock(&name))
+        answer.map(Some).map_err(|e| self.info.name_in(e.during("release")).for_lock(&name))
     }
 
     /// Releases a guard from `Drop`: hands it to the thread.

@@ -1,5 +1,6 @@
 //! What a store says of itself.
 
+use crate::error::{Error, ErrorKind};
 use std::time::Duration;
 
 /// How strong a store's mutual exclusion is, weakest first: what [`require`](crate::Builder::require) compares.
@@ -51,6 +52,9 @@ pub enum Runtime {
 pub struct StoreInfo {
     /// The URL scheme; also the store's name in errors and metrics.
     pub scheme: &'static str,
+    /// Where its servers are, as errors name them: `host:port`, several with commas between them, never a login. Default:
+    /// empty, for a store without servers.
+    pub servers: String,
     /// How strong its exclusion is.
     pub guarantee: Guarantee,
     /// How claims end by themselves.
@@ -93,6 +97,7 @@ impl StoreInfo {
     pub fn new(scheme: &'static str, guarantee: Guarantee) -> Self {
         Self {
             scheme,
+            servers: String::new(),
             guarantee,
             expiry: Expiry::Lease,
             queue: false,
@@ -110,6 +115,15 @@ impl StoreInfo {
             ttl_factor: 1,
             hand_over_slack: Duration::from_secs(1),
         }
+    }
+
+    /// Names the store in an error of one of its calls, and its servers where the error is about them.
+    pub(crate) fn name_in(&self, error: Error) -> Error {
+        let theirs = matches!(
+            error.kind(),
+            ErrorKind::Unavailable | ErrorKind::Denied | ErrorKind::Foreign | ErrorKind::Unexpected
+        );
+        error.in_store(self.scheme).at(if theirs { &self.servers } else { "" })
     }
 
     /// How long a crashed holder can keep others waiting, at worst, when `lease` is what it has left.

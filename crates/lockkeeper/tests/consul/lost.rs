@@ -22,13 +22,33 @@ fn session_of(server: &ConsulServer, name: &str) -> Option<String> {
     (status == 200).then_some(session)
 }
 
-/// A way to an agent on which requests with a certain verb can be held back, and delivered after their sender has gone.
+/// A way to an agent on which requests that have a certain text in them can be held back, and delivered later, also after
+/// their sender has gone.
 struct Way {
     port: u16,
     holds: Arc<Mutex<Option<&'static str>>>,
-    held: mpsc::Receiver<(TcpStream, Vec<u8>)>,
+    held: mpsc::Receiver<Request>,
     /// All that the agent has said.
     said: Arc<Mutex<String>>,
+}
+
+/// What locks a key, and what deletes one.
+const LOCK: &str = "\"Verb\":\"lock\"";
+const DELETE: &str = "\"Verb\":\"delete\"";
+
+/// One that is held back, and all that follows on its connection.
+struct Request {
+    agent: TcpStream,
+    bytes: Vec<u8>,
+    go_on: mpsc::Sender<()>,
+}
+
+impl Request {
+    fn deliver(mut self) {
+        self.agent.write_all(&self.bytes).expect("the agent still reads");
+        // Its sender may have gone.
+        let _ = self.go_on.send(());
+    }
 }
 
 impl Way {
@@ -55,11 +75,17 @@ impl Way {
                 std::thread::spawn(move || {
                     let mut agent = agent;
                     while let Some(bytes) = part(&mut caller) {
-                        let verb = holds.lock().expect("no panic").map(|verb| format!("\"Verb\":\"{verb}\""));
-                        if verb.is_some_and(|verb| String::from_utf8_lossy(&bytes).contains(&verb)) {
-                            return sender.send((agent, bytes)).expect("the test listens");
+                        let held = *holds.lock().expect("no panic");
+                        if held.is_some_and(|text| String::from_utf8_lossy(&bytes).contains(text)) {
+                            let (go_on, delivered) = mpsc::channel();
+                            let copy = agent.try_clone().expect("a socket");
+                            sender.send(Request { agent: copy, bytes, go_on }).expect("the test listens");
+                            if delivered.recv().is_err() {
+                                return;
+                            }
+                        } else {
+                            agent.write_all(&bytes).expect("the agent reads");
                         }
-                        agent.write_all(&bytes).expect("the agent reads");
                     }
                 });
             }
@@ -67,8 +93,8 @@ impl Way {
         way
     }
 
-    fn hold(&self, verb: Option<&'static str>) {
-        *self.holds.lock().expect("no panic") = verb;
+    fn hold(&self, text: Option<&'static str>) {
+        *self.holds.lock().expect("no panic") = text;
     }
 }
 
@@ -112,17 +138,17 @@ async fn an_acquire_that_arrives_after_its_release_takes_nothing() {
     // The session is there before, so that nothing but the lock is held back.
     let first = claim("first");
     assert!(matches!(store.try_acquire(&[first]).await[..], [Ok(Attempt::Granted(_))]));
-    way.hold(Some("lock"));
+    way.hold(Some(LOCK));
     let mut late = claim("late");
     let acquire =
         tokio::time::timeout(Duration::from_millis(300), store.try_acquire(std::slice::from_ref(&late))).await;
     assert!(acquire.is_err(), "held back");
-    let (mut agent, request) = way.held.recv_timeout(SOON).expect("it was sent");
+    let request = way.held.recv_timeout(SOON).expect("it was sent");
     way.hold(None);
     late.unsettled = true;
     assert!(matches!(store.release(&[late]).await[..], [Ok(Release::NotHeld)]));
     let before = way.said.lock().expect("no panic").len();
-    agent.write_all(&request).expect("the agent still reads");
+    request.deliver();
     let said = || way.said.lock().expect("no panic")[before..].to_owned();
     eventually(SOON, "the agent answers what came late", || said().contains("\"Results\""));
     assert!(said().starts_with("HTTP/1.1 409") && said().contains(".lockkeeper/gate/"), "{}", said());
@@ -143,7 +169,7 @@ async fn a_release_that_was_lost_is_made_good_while_the_session_lives() {
     let (stays, goes) = (keeper.lock("stays"), keeper.lock("goes"));
     let (stays, goes) =
         (stays.wait(SOON).acquire().await.expect("granted"), goes.wait(SOON).acquire().await.expect("granted"));
-    way.hold(Some("delete"));
+    way.hold(Some(DELETE));
     assert!(goes.release().await.is_err(), "it gets no answer");
     // For longer than the keeper repeats it: a lease of its own would be over by then.
     tokio::time::sleep(ttl * 3 / 2).await;
@@ -152,4 +178,32 @@ async fn a_release_that_was_lost_is_made_good_while_the_session_lives() {
     eventually(SOON, "the key is gone", || session_of(&server, "goes").is_none());
     assert_eq!(stays.state(), State::Held);
     stays.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Consul agent: scripts/test-extended builds one"]
+async fn a_waiter_that_gives_up_while_it_looks_takes_nothing() {
+    let server = ConsulServer::new();
+    let way = Way::to(&server);
+    let holder = ConsulStore::connect(&server.url()).await.expect("connected");
+    let waits = ConsulStore::connect(&format!("consul://127.0.0.1:{}", way.port)).await.expect("connected");
+    let (held, waiter) = (claim("x"), claim("x"));
+    assert!(matches!(holder.try_acquire(std::slice::from_ref(&held)).await[..], [Ok(Attempt::Granted(_))]));
+    assert!(matches!(waits.try_acquire(std::slice::from_ref(&waiter)).await[..], [Ok(Attempt::Held(_))]));
+    // It asks again, as waiters do, with a look that is slow.
+    way.hold(Some("GET /v1/kv/x/.lock"));
+    let (waits, asked) = (Arc::new(waits), waiter.clone());
+    let again = tokio::spawn({
+        let waits = waits.clone();
+        async move { waits.try_acquire(&[asked]).await.remove(0) }
+    });
+    let look = way.held.recv_timeout(SOON).expect("it looks");
+    way.hold(None);
+    assert!(matches!(holder.release(&[held]).await[..], [Ok(Release::Released)]));
+    assert!(matches!(waits.release(&[waiter]).await[..], [Ok(Release::NotHeld)]));
+    look.deliver();
+    let answer = again.await.expect("no panic");
+    assert!(matches!(answer, Ok(Attempt::Cancelled)), "{answer:?}");
+    assert_eq!(session_of(&server, "x"), None, "nothing was taken");
+    assert!(matches!(holder.try_acquire(&[claim("x")]).await[..], [Ok(Attempt::Granted(_))]));
 }

@@ -6,4 +6,5 @@ mod interop;
 mod late;
 mod line;
 mod refusals;
+mod rights;
 mod servers;

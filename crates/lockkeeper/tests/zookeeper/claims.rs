@@ -68,6 +68,35 @@ async fn tokens_rise_also_for_those_who_came_after_a_break() {
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
+/// What is left of a keeper whose thread hangs: the session's own thread keeps that alive.
+#[tokio::test]
+async fn a_hold_that_is_not_renewed_ends_though_its_session_lives() {
+    let server = ZooKeeperServer::new();
+    let url = format!("{}/hung?follower_lag=1s&session_timeout=30s", server.url());
+    let (hung, other) = (ZooKeeperStore::connect(&url).await, ZooKeeperStore::connect(&url).await);
+    let (hung, other) = (hung.expect("connected"), other.expect("connected"));
+    let [mut short, mut long] = ["short", "long"].map(|name| queued(name, Mode::Exclusive));
+    (short.ttl, long.ttl) = (Duration::from_secs(1), Duration::from_secs(25));
+    for claim in [&short, &long] {
+        assert!(matches!(asked(&hung, claim).await, Attempt::Granted(_)));
+    }
+    let end = Instant::now() + SOON;
+    let next = queued("short", Mode::Exclusive);
+    while !matches!(asked(&other, &next).await, Attempt::Granted(_)) {
+        assert!(Instant::now() < end, "the lock is free after its lease");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for (claim, lost) in [(&mut short, true), (&mut long, false)] {
+        claim.stamp = lockkeeper::clock::system_now();
+        let answer = hung.renew(std::slice::from_ref(claim)).await.remove(0);
+        let fits = if lost { matches!(answer, Ok(Renewal::Lost(LossReason::Expired))) } else { answer.is_ok() };
+        assert!(fits, "{answer:?}");
+    }
+    released(&other, &next).await;
+    // The session has lived all the time.
+    released(&hung, &long).await;
+}
+
 #[tokio::test]
 async fn a_strange_child_keeps_no_claim_in_the_line() {
     let server = ZooKeeperServer::new();

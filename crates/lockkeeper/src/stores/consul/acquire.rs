@@ -28,6 +28,8 @@ enum Taken {
     /// The key was held by a session that was ended, not long ago.
     Delayed,
     SessionOver,
+    /// Nobody wants it any more; nothing was sent.
+    Unwanted,
 }
 
 /// What a look at a claim's key shows.
@@ -83,6 +85,10 @@ impl Core {
                 match self.lock_at(claim, key, session, index).await? {
                     Taken::By(token) => return Ok(Some(self.granted(claim, session, token).await)),
                     Taken::SessionOver => return Ok(None),
+                    Taken::Unwanted => {
+                        self.answered(claim.holder, true);
+                        return Ok(Some(Attempt::Cancelled));
+                    }
                     Taken::Delayed => {
                         self.answered(claim.holder, true);
                         self.refused(claim, key, 0);
@@ -93,9 +99,6 @@ impl Core {
                         // Somebody may have deleted it, and then it would be in everybody's way.
                         if !self.see_gate(session, limit).await? && !self.move_gate(session, limit).await? {
                             return Ok(None);
-                        }
-                        if self.is_over(claim.holder) {
-                            return Ok(Some(Attempt::Cancelled));
                         }
                         continue;
                     }
@@ -122,14 +125,18 @@ impl Core {
         Ok(Some(Attempt::Held(Held::default())))
     }
 
+    /// Locks the key if it is as it was at `index`.
+    ///
+    /// A release marks its claim, then moves the gate, then looks at the key. Here the gate is read before the mark: a claim
+    /// that is marked later is locked at this gate, before the release looks, or is refused because the gate has moved.
     async fn lock_at(&self, claim: &Claim, key: &str, session: &Session, index: u64) -> Result<Taken> {
-        let gate = self.http.options.keys.gate(&session.id);
+        let (gate, at) = (self.http.options.keys.gate(&session.id), session.gate());
+        if !self.is_wanted(claim.holder) {
+            return Ok(Taken::Unwanted);
+        }
         let value = Value::of(claim, wall_micros());
-        let ops = vec![
-            Op::unchanged(&gate, session.gate()),
-            Op::unchanged(key, index),
-            Op::lock(key, &session.id, LOCK_FLAGS, &value),
-        ];
+        let ops =
+            vec![Op::unchanged(&gate, at), Op::unchanged(key, index), Op::lock(key, &session.id, LOCK_FLAGS, &value)];
         let txn = self.http.txn(ops, limit(claim.ttl)).await?;
         if let Some(index) = txn.index_of(key) {
             return Ok(Taken::By(Token::new(index)?));
@@ -156,12 +163,24 @@ impl Core {
             (seat.token, seat.index) = (Some(token), token.get());
             seat.released.is_none() && seat.lost.is_none()
         });
+        if seated.is_none() && !session.has_ended() {
+            // Its release has been answered, so nobody else would end it.
+            self.give_back(claim, session, token).await;
+        }
         if seated != Some(true) || session.has_ended() || self.is_over(claim.holder) {
-            // A release that has been answered has looked before this was taken, or after: see `Core::release`.
             return Attempt::Cancelled;
         }
         self.waits_no_more(claim);
         Attempt::Granted(session.grant(token, claim))
+    }
+
+    /// Ends a grant that no claim owns. It has a seat meanwhile, like a claim whose release was lost: if this fails, or is
+    /// given up, it is swept.
+    async fn give_back(&self, claim: &Claim, session: &Arc<Session>, token: Token) {
+        let seat = self.left_over(claim, session, token);
+        if let Err(error) = self.finish(claim.holder, &seat, false, limit(claim.ttl)).await {
+            tracing::debug!(%error, "a claim is removed later");
+        }
     }
 
     /// A claim that is known to hold asks again.

@@ -103,6 +103,20 @@ pub(super) struct Seat {
     pub(super) lost: Option<(LossReason, Stamp)>,
 }
 
+impl Seat {
+    fn new(key: &str, session: &Arc<Session>) -> Self {
+        Self {
+            key: key.to_owned(),
+            session: session.clone(),
+            token: None,
+            index: 0,
+            unanswered: 0,
+            released: None,
+            lost: None,
+        }
+    }
+}
+
 /// A name that was refused, and may be asked for again.
 #[derive(Debug)]
 struct Waiter {
@@ -244,15 +258,7 @@ impl Core {
         if lock(&self.cancelled).contains_key(&claim.holder) {
             return None;
         }
-        let new = || Seat {
-            key: key.to_owned(),
-            session: session.clone(),
-            token: None,
-            index: 0,
-            unanswered: 0,
-            released: None,
-            lost: None,
-        };
+        let new = || Seat::new(key, session);
         let seat = seats.entry(claim.holder).or_insert_with(new);
         if seat.session.has_ended() && seat.session.id != session.id {
             *seat = new();
@@ -278,6 +284,18 @@ impl Core {
     pub(super) fn is_over(&self, holder: HolderId) -> bool {
         let over = lock(&self.seats).get(&holder).is_some_and(|seat| seat.released.is_some() || seat.lost.is_some());
         over || lock(&self.cancelled).contains_key(&holder)
+    }
+
+    /// Whether a claim that sat down is still there, and was neither released nor lost.
+    pub(super) fn is_wanted(&self, holder: HolderId) -> bool {
+        lock(&self.seats).contains_key(&holder) && !self.is_over(holder)
+    }
+
+    /// The seat of a grant that no claim owns: as if its release had been asked for.
+    pub(super) fn left_over(&self, claim: &Claim, session: &Arc<Session>, token: Token) -> Seat {
+        let mut seat = Seat::new(&self.http.options.keys.lock(&claim.name), session);
+        (seat.token, seat.index, seat.released) = (Some(token), token.get(), Some(system_now()));
+        lock(&self.seats).entry(claim.holder).or_insert(seat).clone()
     }
 
     /// One acquire has been answered; with `over` the claim has nothing at the server, unless another is under way.

@@ -6,6 +6,7 @@
 use super::error::{not_consul, unreachable};
 use super::options::Options;
 use crate::error::{Error, Result};
+use crate::stores::shared::server;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -148,8 +149,9 @@ impl Http {
 
     async fn connect(&self) -> Result<Link> {
         let Options { host, port, tls, .. } = &self.options;
+        let at = self.options.server();
         let connect = async {
-            let no = |e: std::io::Error| unreachable("cannot connect to the agent", e);
+            let no = |e: std::io::Error| server::unreachable(&at, &e).with_source(e).in_store("consul");
             let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(no)?;
             // A lock's small messages must not wait.
             stream.set_nodelay(true).map_err(no)?;
@@ -162,7 +164,7 @@ impl Http {
                 }
             }
         };
-        let late = || Err(Error::unavailable("the agent does not accept a connection").in_store("consul"));
+        let late = || Err(server::silent(&at).in_store("consul"));
         tokio::time::timeout(CONNECT_LIMIT, connect).await.unwrap_or_else(|_| late())
     }
 

@@ -64,7 +64,8 @@ impl ConsulStore {
 
     pub(crate) async fn from_parts(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let options = Options::parse(scheme, place, pairs)?;
-        connecting::ask(ask(options.clone())).await.map_err(|e| e.in_store("consul").during("connect"))?;
+        let asked = connecting::ask(ask(options.clone())).await;
+        asked.map_err(|e| e.in_store("consul").during("connect").at(&options.server()))?;
         let (sender, news) = mpsc::unbounded_channel();
         Ok(Self { core: Arc::new(Core::new(options, sender)), events: Events::new(news).into() })
     }
@@ -86,6 +87,7 @@ async fn ask(options: Options) -> Result<()> {
 impl Store for ConsulStore {
     fn info(&self) -> StoreInfo {
         StoreInfo {
+            servers: self.core.http.options.server(),
             expiry: Expiry::Session,
             push: true,
             runtime: Runtime::Tokio,

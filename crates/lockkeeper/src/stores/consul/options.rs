@@ -5,6 +5,7 @@ use crate::duration;
 use crate::error::{Error, Result};
 use crate::name::escape;
 use crate::stores::shared::address::UrlKind;
+use crate::stores::shared::server;
 use crate::stores::shared::tls_files::{TlsFiles, USUAL};
 use hyper::header::HeaderValue;
 use rustls::pki_types::pem::PemObject;
@@ -105,6 +106,11 @@ impl Options {
             lock_delay,
             keys: names::Keys::new(&crate::url::decode(split.path)?, &suffix)?,
         })
+    }
+
+    /// Where the agent is, for errors.
+    pub(super) fn server(&self) -> String {
+        server::shown(&self.host, self.port)
     }
 
     /// How long a key stays locked after its session was ended: as long as the holder may still believe in it, so that

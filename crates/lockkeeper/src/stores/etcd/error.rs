@@ -1,6 +1,8 @@
 //! From gRPC's answers to ours, in one place.
 
 use crate::error::{Error, ErrorKind};
+use crate::name::escape;
+use crate::stores::shared::server;
 use tonic::{Code, Status};
 
 /// Why a call has no answer to read.
@@ -23,6 +25,15 @@ impl Fault {
     pub(super) fn is_definite(&self) -> bool {
         !matches!(self, Self::Unknown(_))
     }
+
+    /// Names the member that was asked.
+    pub(super) fn at(self, member: &str) -> Self {
+        match self {
+            Self::Refused(error) => Self::Refused(error.at(member)),
+            Self::Unknown(error) => Self::Unknown(error.at(member)),
+            fault => fault,
+        }
+    }
 }
 
 impl From<Fault> for Error {
@@ -37,6 +48,22 @@ impl From<Fault> for Error {
             }
         }
     }
+}
+
+/// The server does not say which right is missing; [`explain`] does where it is known.
+const NO_RIGHT: &str = "the user's roles do not allow it";
+
+/// Says which right on which keys a call needed, if the server refused it for the lack of one.
+pub(super) fn explain(error: Error, right: &str, prefixes: &[&[u8]]) -> Error {
+    if error.message() != NO_RIGHT {
+        return error;
+    }
+    let shown: Vec<String> = prefixes.iter().map(|prefix| format!("'{}'", escape(prefix))).collect();
+    let keys = match shown.as_slice() {
+        [one] => format!("the prefix {one}"),
+        all => format!("the prefixes {}", all.join(" and ")),
+    };
+    error.reworded(format!("{NO_RIGHT}; it needs {right} on {keys}"))
 }
 
 /// What a server's answer means; the sentence never holds a secret.
@@ -57,10 +84,7 @@ pub(super) fn map(status: Status) -> Fault {
         _ if said("user name is empty") => {
             refused(Error::new(ErrorKind::Denied, "the server wants a login: write etcd://USER:PASSWORD@HOST"))
         }
-        Code::PermissionDenied => refused(Error::new(
-            ErrorKind::Denied,
-            "the user's roles do not allow it; a lock NAME needs readwrite on NAME/ and on /lk/, both with their prefix",
-        )),
+        Code::PermissionDenied => refused(Error::new(ErrorKind::Denied, NO_RIGHT)),
         _ if said("too many requests") => {
             refused(Error::unavailable("the server has too much to do (too many requests)"))
         }
@@ -87,26 +111,28 @@ pub(super) fn unknown(text: &str) -> Fault {
 }
 
 /// A connection that could not be opened: nothing was sent.
-pub(super) fn unreachable(error: tonic::transport::Error) -> Error {
-    let text = deepest(&error);
+pub(super) fn unreachable(error: tonic::transport::Error, at: &str) -> Error {
+    let cause = deepest(&error);
+    let text = cause.to_string();
     let certificate = ["certificate", "UnknownIssuer", "Tls", "tls"].iter().any(|word| text.contains(word));
     let mapped = if certificate {
-        Error::new(ErrorKind::Denied, format!("TLS was refused: {text}"))
-    } else if text.contains("refused") {
-        Error::unavailable("nothing listens at the server's address")
+        Error::new(ErrorKind::Denied, format!("TLS was refused: {text}")).at(at)
     } else {
-        Error::unavailable(format!("the server cannot be reached: {text}"))
+        match cause.downcast_ref::<std::io::Error>() {
+            Some(io) => server::unreachable(at, io),
+            None => server::failed(at, text),
+        }
     };
     mapped.with_source(error).in_store("etcd")
 }
 
 /// The last cause says most: what stands above it is "transport error".
-fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
+fn deepest<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
     let mut cause = error;
     while let Some(next) = cause.source() {
         cause = next;
     }
-    cause.to_string()
+    cause
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(super) enum Names {
 }
 
 /// What all keys that are no claims begin with. No claim does: an encoded name has a `%2F` after its first `/`.
-const OURS: &str = "/lk/";
+pub(super) const OURS: &str = "/lk/";
 
 /// The keys of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 /// How long one member may take to accept a connection before the next one is tried beside it.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -36,6 +36,8 @@ pub(super) struct Line {
     pub(super) channel: Channel,
     pub(super) login: Option<Login>,
     member: usize,
+    /// Where that member is, for errors.
+    pub(super) at: Arc<str>,
     place: Place<Line>,
 }
 
@@ -85,10 +87,11 @@ impl Links {
     pub(super) async fn open(self: &Arc<Self>) -> Result<Line> {
         let links = self.clone();
         let open = |place: Place<Line>| async move {
-            let (member, channel) = connect(&links.options.members, links.member.load(Ordering::Relaxed)).await?;
+            let (member, channel) = connect(&links.options, links.member.load(Ordering::Relaxed)).await?;
             links.member.store(member, Ordering::Relaxed);
             // A channel tells nobody when it has ended; calls that fail do.
-            Ok((Line { channel, login: None, member, place }, std::future::pending()))
+            let at = links.options.member(member).into();
+            Ok((Line { channel, login: None, member, at, place }, std::future::pending()))
         };
         Ok(self.with_login(self.lines.get(&(), open).await?))
     }
@@ -118,10 +121,11 @@ impl Links {
 }
 
 /// The first connection that a member accepts, beginning with one of them; one that keeps silent delays the next a little.
-async fn connect(members: &[Endpoint], first: usize) -> Result<(usize, Channel)> {
+async fn connect(options: &Options, first: usize) -> Result<(usize, Channel)> {
+    let members = &options.members;
     let mut left = (0..members.len()).map(|step| (first + step) % members.len());
     let mut tries = FuturesUnordered::new();
-    let mut last = Error::unavailable("the URL names no member").in_store("etcd");
+    let mut failed: Option<Error> = None;
     loop {
         let next = left.next();
         let more = next.is_some();
@@ -129,8 +133,14 @@ async fn connect(members: &[Endpoint], first: usize) -> Result<(usize, Channel)>
         tokio::select! {
             tried = tries.next() => match tried {
                 Some((member, Ok(channel))) => return Ok((member, channel)),
-                Some((_, Err(error))) => last = unreachable(error),
-                None => return Err(last),
+                Some((member, Err(error))) => {
+                    let error = unreachable(error, &options.member(member));
+                    failed = Some(error.after(failed));
+                }
+                None => {
+                    let none = || Error::unavailable("the URL names no member").in_store("etcd");
+                    return Err(failed.unwrap_or_else(none));
+                }
             },
             () = tokio::time::sleep(PATIENCE), if more => {}
         }

@@ -46,6 +46,7 @@ use crate::store::{
 use crate::stores::shared::connecting;
 use crate::token::Token;
 use async_trait::async_trait;
+use error::explain;
 use events::Events;
 use futures_util::future::join_all;
 use options::Options;
@@ -75,16 +76,26 @@ impl EtcdStore {
 
     pub(crate) async fn from_parts(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let rpc = Rpc::new(Options::parse(scheme, place, pairs)?);
+        let servers = rpc.options().servers();
         let asked = connecting::ask(async move { Ok((shortest_lease(&rpc).await?, rpc)) }).await;
-        let (floor, rpc) = asked.map_err(|e| e.in_store("etcd").during("connect"))?;
+        let (floor, rpc) = asked.map_err(|e| e.in_store("etcd").during("connect").at(&servers))?;
         let (sender, news) = mpsc::unbounded_channel();
         Ok(Self { core: Arc::new(Core::new(rpc, floor, sender)), events: Events::new(news).into() })
+    }
+
+    /// An error of a call about one lock.
+    fn explained(&self, error: Error, name: &LockName) -> Error {
+        let error = match self.core.keys(name) {
+            Ok(keys) => explain(error, "readwrite", &[&keys.prefix, keys::OURS.as_bytes()]),
+            Err(_) => error,
+        };
+        error.for_lock(name)
     }
 }
 
 /// The shortest lease the server grants, in seconds: it depends on its election timeout, and only a grant tells.
 async fn shortest_lease(rpc: &Rpc) -> Result<u64> {
-    let mut last = Error::unavailable("the URL names no member");
+    let mut failed: Option<Error> = None;
     for left in (0..rpc.options().members.len()).rev() {
         // A member that keeps silent is left for the next one; the last one may take its time.
         let limit = if left == 0 { ASK_LIMIT } else { ASK_LIMIT / 3 };
@@ -92,20 +103,23 @@ async fn shortest_lease(rpc: &Rpc) -> Result<u64> {
             // It ends by itself.
             Ok(granted) => return Ok(u64::try_from(granted.ttl).unwrap_or(1).max(1)),
             Err(fault) => {
-                last = fault.into();
-                if !last.is_retryable() {
+                let error = Error::from(fault);
+                let stop = !error.is_retryable();
+                failed = Some(error.after(failed));
+                if stop {
                     break;
                 }
             }
         }
     }
-    Err(last)
+    Err(failed.unwrap_or_else(|| Error::unavailable("the URL names no member")))
 }
 
 #[async_trait]
 impl Store for EtcdStore {
     fn info(&self) -> StoreInfo {
         StoreInfo {
+            servers: self.core.rpc.options().servers(),
             expiry: Expiry::Session,
             queue: true,
             shared: true,
@@ -122,7 +136,7 @@ impl Store for EtcdStore {
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
-        let named = async |claim: &Claim| self.core.acquire(claim).await.map_err(|e| e.for_lock(&claim.name));
+        let named = async |claim: &Claim| self.core.acquire(claim).await.map_err(|e| self.explained(e, &claim.name));
         match claims {
             [claim] => vec![named(claim).await],
             claims => join_all(claims.iter().map(named)).await,
@@ -134,7 +148,7 @@ impl Store for EtcdStore {
     }
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
-        let named = async |claim: &Claim| self.core.release(claim).await.map_err(|e| e.for_lock(&claim.name));
+        let named = async |claim: &Claim| self.core.release(claim).await.map_err(|e| self.explained(e, &claim.name));
         match claims {
             [claim] => vec![named(claim).await],
             claims => join_all(claims.iter().map(named)).await,
@@ -146,23 +160,33 @@ impl Store for EtcdStore {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
-        self.core.inspect(name).await
+        self.core.inspect(name).await.map_err(|e| self.explained(e, name))
     }
 
     async fn list(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
-        self.core.list(prefix, cursor).await
+        let listed = self.core.list(prefix, cursor).await;
+        listed.map_err(|error| {
+            let spans = keys::ranges(self.core.rpc.options().names, prefix);
+            let starts = spans.iter().map(|[from, _]| if prefix.is_empty() { &[][..] } else { &from[..] });
+            explain(error, "read", &starts.collect::<Vec<_>>())
+        })
     }
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
-        self.core.break_lock(name, token).await
+        self.core.break_lock(name, token).await.map_err(|e| self.explained(e, name))
     }
+}
+
+/// An error of a call about registers, whose keys are all our own.
+fn in_registers(error: Error) -> Error {
+    explain(error, "readwrite", &[keys::OURS.as_bytes()])
 }
 
 #[async_trait]
 impl Register for EtcdStore {
     async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
         let value = keys::value(key);
-        let raised = self.core.raise(key, pass, || vec![Range::one(&value[..]).into()]).await?;
+        let raised = self.core.raise(key, pass, || vec![Range::one(&value[..]).into()]).await.map_err(in_registers)?;
         Ok(match raised {
             Ok(answer) => {
                 let found = answer.ranges().next().and_then(|range| range.kvs.into_iter().next());
@@ -178,7 +202,8 @@ impl Register for EtcdStore {
             Some(ttl) => self.core.value_lease(ttl).await?,
             None => 0,
         };
-        let raised = self.core.raise(key, pass, || vec![Op::put(keys::value(key), value, lease)]).await?;
+        let raised = self.core.raise(key, pass, || vec![Op::put(keys::value(key), value, lease)]);
+        let raised = raised.await.map_err(in_registers)?;
         Ok(match raised {
             Ok(_) => Written::Written,
             Err(seen) => Written::Stale { seen },
@@ -187,7 +212,8 @@ impl Register for EtcdStore {
 
     async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
         let then = vec![Range::one(keys::value(key)).into()];
-        let answer = self.core.rpc.txn(Txn { then, ..Txn::default() }, ASK_LIMIT).await.map_err(Error::from)?;
+        let answer = self.core.rpc.txn(Txn { then, ..Txn::default() }, ASK_LIMIT).await;
+        let answer = answer.map_err(|fault| in_registers(fault.into()))?;
         Ok(answer.ranges().next().and_then(|range| range.kvs.into_iter().next()).map(|kv| kv.value))
     }
 }

@@ -43,6 +43,17 @@ fn bad(text: impl Into<String>) -> Error {
 }
 
 impl Options {
+    /// Where a member is, for errors.
+    pub(super) fn member(&self, number: usize) -> String {
+        let authority = self.members.get(number).and_then(|member| member.uri().authority());
+        authority.map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Where all members are.
+    pub(super) fn servers(&self) -> String {
+        (0..self.members.len()).map(|number| self.member(number)).collect::<Vec<_>>().join(", ")
+    }
+
     /// Reads what follows the scheme, not yet decoded, and the query's pairs.
     pub(super) fn parse(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let split = URL.split(place)?;

@@ -139,7 +139,7 @@ impl Rpc {
             }
         };
         asking.over = true;
-        answer.inspect_err(|fault| self.judge(line, fault))
+        answer.inspect_err(|fault| self.judge(line, fault)).map_err(|fault| fault.at(&line.at))
     }
 
     fn judge(&self, line: &Line, fault: &Fault) {
@@ -166,7 +166,7 @@ impl Rpc {
         A: prost::Message + Default + 'static,
     {
         let mut grpc = Grpc::new(line.channel.clone());
-        grpc.ready().await.map_err(|e| Fault::Unknown(unreachable(e)))?;
+        grpc.ready().await.map_err(|e| Fault::Unknown(unreachable(e, &line.at)))?;
         let mut request = sign(line, requests);
         // A member that is cut off from its leader then ends the stream instead of keeping silent.
         request.metadata_mut().insert("hasleader", AsciiMetadataValue::from_static("true"));
@@ -231,7 +231,7 @@ where
 {
     let mut grpc = Grpc::new(line.channel.clone()).max_decoding_message_size(MAX_ANSWER);
     // Nothing has been sent when this fails.
-    grpc.ready().await.map_err(|e| Fault::Unknown(unreachable(e)))?;
+    grpc.ready().await.map_err(|e| Fault::Unknown(unreachable(e, &line.at)))?;
     let codec = ProstCodec::<Q, A>::default();
     let answer = grpc.unary(sign(line, request), PathAndQuery::from_static(path), codec).await;
     answer.map(tonic::Response::into_inner).map_err(map)

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::name::escape;
+use crate::stores::shared::server;
 use mysql_async::{DriverError, IoError, ServerError};
 
 /// The server's code for a row that somebody else has kept locked for longer than we wait.
@@ -32,8 +33,20 @@ pub(super) fn map_err(error: mysql_async::Error) -> Error {
     .in_store("mysql")
 }
 
+/// The same for a connection to `at` that could not be opened; `safe` where nobody could read the password on its way.
+pub(super) fn unreachable(error: mysql_async::Error, at: &str, safe: bool) -> Error {
+    let mapped = match error {
+        mysql_async::Error::Io(IoError::Io(io)) if !is_tls(&io) && io.kind() != std::io::ErrorKind::UnexpectedEof => {
+            server::unreachable(at, &io).with_source(io).in_store("mysql")
+        }
+        error if safe => map_err(error),
+        error => map_plain_login(error),
+    };
+    mapped.at(at)
+}
+
 /// The same for a login over TCP without TLS: servers refuse some or all of those as if the password were wrong.
-pub(super) fn map_plain_login(error: mysql_async::Error) -> Error {
+fn map_plain_login(error: mysql_async::Error) -> Error {
     match error {
         mysql_async::Error::Server(server) if server.code == 1045 => {
             let text = "the server refused the user name or the password, or takes them over TLS only (ssl-mode)";
@@ -99,13 +112,17 @@ fn from_server(code: u16, text: &str) -> Error {
     }
 }
 
+fn is_tls(io: &std::io::Error) -> bool {
+    let inner = io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
+    inner || io.to_string().to_lowercase().contains("certificate")
+}
+
 fn from_io(io: &std::io::Error) -> Error {
     let text = io.to_string();
-    if io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) || text.to_lowercase().contains("certificate") {
+    if is_tls(io) {
         return Error::new(ErrorKind::Denied, format!("TLS was refused: {text}"));
     }
     match io.kind() {
-        std::io::ErrorKind::ConnectionRefused => Error::unavailable("nothing listens at the server's address"),
         std::io::ErrorKind::UnexpectedEof => Error::unavailable("the server closed the connection"),
         _ => Error::unavailable(format!("the connection failed: {text}")),
     }

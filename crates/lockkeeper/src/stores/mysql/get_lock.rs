@@ -136,6 +136,7 @@ fn all<T>(claims: &[Claim]) -> impl FnOnce(tokio::task::JoinError) -> Vec<Result
 impl Store for GetLockStore {
     fn info(&self) -> StoreInfo {
         StoreInfo {
+            servers: self.rows.lines.dial().options.server(),
             expiry: Expiry::Session,
             exact_names: false,
             push: false,

@@ -1,6 +1,6 @@
 //! What is sent on a connection and what comes back, and how connections are opened.
 
-use super::error::{is_passing, map_err, map_plain_login, no_tls};
+use super::error::{is_passing, map_err, no_tls, unreachable};
 use super::lane::{GATHER, Lane, Lanes, lock};
 use super::line::{Line, Wait};
 use super::look;
@@ -9,6 +9,7 @@ use super::quick::{self, Quick};
 use super::schema::install_lock;
 use crate::error::{Error, Result};
 use crate::name::LockName;
+use crate::stores::shared::server;
 use crate::stores::shared::stuck::Stuck;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Row};
@@ -261,10 +262,11 @@ impl Dial {
 
     /// A new connection, set up.
     pub(super) async fn open(&self) -> Result<Conn> {
-        let silent = |_| Error::unavailable("the server did not answer while connecting").in_store("mysql");
+        let at = self.options.server();
+        let silent = |_| server::silent(&at).in_store("mysql");
         let opened = tokio::time::timeout(CONNECT_LIMIT, self.open_now()).await.map_err(silent)?;
         let safe = self.tls() || self.options.opts(false).socket().is_some();
-        opened.map_err(if safe { map_err } else { map_plain_login })
+        opened.map_err(|error| unreachable(error, &at, safe))
     }
 
     /// Whether the next connection has TLS.

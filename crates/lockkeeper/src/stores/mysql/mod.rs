@@ -97,9 +97,10 @@ impl MysqlStore {
     pub async fn install(url: &str) -> Result<()> {
         let parts = crate::url::parse(url)?;
         let options = Options::parse(&parts.raw_place, &parts.options)?;
+        let server = options.server();
         connecting::ask(async move { schema::install(&Dial::new(options)).await })
             .await
-            .map_err(|e| e.during("store init"))
+            .map_err(|e| e.during("store init").at(&server))
     }
 
     async fn from_options(options: Options) -> Result<Self> {
@@ -114,7 +115,7 @@ impl MysqlStore {
         let keeper = HolderId::random()?;
         let dial = Dial::new(options.clone());
         let checked = connecting::ask(async move { schema::check(&dial).await }).await;
-        let server = checked.map_err(|e| e.during("connect"))?;
+        let server = checked.map_err(|e| e.during("connect").at(&options.server()))?;
         let waiting = Waiting::new(options.doorbells > 0);
         let lines = Lines::new(options);
         Ok(Self {
@@ -228,6 +229,7 @@ impl Store for MysqlStore {
         let guarantee = if self.server.durable { Guarantee::Durable } else { Guarantee::Primary };
         let shed = self.is_shed();
         StoreInfo {
+            servers: self.lines.dial().options.server(),
             queue: !shed,
             shared: !shed,
             permits: !shed,

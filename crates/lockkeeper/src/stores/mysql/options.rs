@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::name::escape;
 use crate::stores::shared::address::UrlKind;
+use crate::stores::shared::server;
 use crate::stores::shared::shedlock;
 use crate::stores::shared::tls_files::TlsFiles;
 use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
@@ -210,6 +211,14 @@ impl Options {
             key: key.unwrap_or(KeyRule::Native),
             shedlock,
         })
+    }
+
+    /// Where the server is, for errors.
+    pub(super) fn server(&self) -> String {
+        match self.plain.socket() {
+            Some(path) => crate::name::escape(path.as_bytes()),
+            None => server::shown(self.plain.ip_or_hostname(), self.plain.tcp_port()),
+        }
     }
 
     /// How to connect, with TLS or without.

@@ -5,6 +5,7 @@ use super::socket::{self, Opened};
 use super::statements::Statements;
 use crate::error::{Error, Result};
 use crate::stores::shared::lines::{self, Lines, Place};
+use crate::stores::shared::server;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::runtime::Handle;
@@ -127,21 +128,19 @@ impl Shared {
         let first = self.host.load(Ordering::Relaxed);
         // With others to ask, a silent one must not use up the time of all.
         let limit = self.options.connect_timeout / if hosts.len() > 1 { 2 } else { 1 };
-        let mut worst: Option<Error> = None;
+        let mut failed: Option<Error> = None;
         for i in (0..hosts.len()).map(|i| (first + i) % hosts.len()) {
+            let at = socket::shown(&hosts[i]);
             let error = match tokio::time::timeout(limit, socket::open(&self.options, &hosts[i])).await {
                 Ok(Ok(opened)) => {
                     self.host.store(i, Ordering::Relaxed);
                     return Ok(opened);
                 }
-                Ok(Err(error)) => error,
-                Err(_) => Error::unavailable("the server did not answer while connecting").in_store("postgres"),
+                Ok(Err(error)) => error.at(&at),
+                Err(_) => server::silent(&at).in_store("postgres"),
             };
-            // What cannot pass by itself is what to tell.
-            if worst.as_ref().is_none_or(|worst| worst.is_retryable()) {
-                worst = Some(error);
-            }
+            failed = Some(error.after(failed));
         }
-        Err(worst.unwrap_or_else(|| Error::unavailable("no host to connect to").in_store("postgres")))
+        Err(failed.unwrap_or_else(|| Error::unavailable("no host to connect to").in_store("postgres")))
     }
 }

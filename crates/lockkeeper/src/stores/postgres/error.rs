@@ -88,8 +88,6 @@ fn from_driver(error: &tokio_postgres::Error) -> Error {
         Error::new(ErrorKind::Denied, format!("the login failed: {text}"))
     } else if lower.contains("certificate") || lower.contains("tls") {
         Error::new(ErrorKind::Denied, format!("TLS was refused: {text}"))
-    } else if lower.contains("connection refused") {
-        Error::unavailable("nothing listens at the server's address")
     } else {
         Error::unavailable(format!("the connection failed: {text}"))
     }

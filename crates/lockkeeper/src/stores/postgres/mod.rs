@@ -102,7 +102,9 @@ impl PostgresStore {
     pub async fn install(url: &str) -> Result<()> {
         let parts = crate::url::parse(url)?;
         let links = Links::new(Options::parse(&parts.raw_place, &parts.options)?);
-        connecting::ask(async move { schema::repair(&links).await }).await.map_err(|e| e.during("store init"))
+        let servers = links.options().servers();
+        let repaired = connecting::ask(async move { schema::repair(&links).await }).await;
+        repaired.map_err(|e| e.during("store init").at(&servers))
     }
 
     async fn from_options(options: Options) -> Result<Self> {
@@ -113,7 +115,7 @@ impl PostgresStore {
             let links = links.clone();
             async move { schema::check(&links).await }
         });
-        let server = server.await.map_err(|e| e.during("connect"))?;
+        let server = server.await.map_err(|e| e.during("connect").at(&links.options().servers()))?;
         let lanes = Lanes::new(links, keeper);
         Ok(Self { lanes, events: Events::new(keeper).into(), waiting: Waiting::default(), server })
     }
@@ -187,6 +189,7 @@ impl Store for PostgresStore {
     fn info(&self) -> StoreInfo {
         let guarantee = if self.server.durable { Guarantee::Durable } else { Guarantee::Primary };
         StoreInfo {
+            servers: self.lanes.links().options().servers(),
             queue: true,
             shared: true,
             permits: true,

@@ -1,5 +1,6 @@
 //! What a store URL says: where, as whom, how.
 
+use super::socket::shown as shown_host;
 use super::tls::{SslMode, Tls};
 use crate::duration;
 use crate::error::{Error, Result};
@@ -67,6 +68,11 @@ fn bad(text: impl Into<String>) -> Error {
 }
 
 impl Options {
+    /// Where the servers are, for errors.
+    pub(super) fn servers(&self) -> String {
+        self.hosts.iter().map(shown_host).collect::<Vec<_>>().join(", ")
+    }
+
     /// Reads what follows the scheme, not yet decoded, and the query's pairs.
     pub(super) fn parse(place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let split = URL.split(place)?;

@@ -4,6 +4,7 @@ use super::error::map_err;
 use super::options::Options;
 use super::values::field;
 use crate::error::{Error, Result};
+use crate::stores::shared::server;
 use rustix::net::sockopt;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -51,15 +52,23 @@ pub(super) struct Opened {
 const HELLO: &str = "SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
     inet_client_port()";
 
+/// A host by its address, for errors; a socket by its path.
+pub(super) fn shown(host: &(String, u16)) -> String {
+    if is_socket(host) { format!("{}/.s.PGSQL.{}", host.0, host.1) } else { server::shown(&host.0, host.1) }
+}
+
+/// Whether it is the folder of a socket.
+fn is_socket(host: &(String, u16)) -> bool {
+    host.0.starts_with('/')
+}
+
 /// Opens a connection to one host and sees that it can be written to.
 pub(super) async fn open(options: &Options, host: &(String, u16)) -> Result<Opened> {
-    let config = options.config();
-    let ((client, mut driver), port) = match host.0.strip_prefix('/') {
-        Some(_) => {
-            let path = format!("{}/.s.PGSQL.{}", host.0, host.1);
-            (begin(&config, UnixStream::connect(path).await.map_err(unreachable)?, NoTls).await?, None)
-        }
-        None => {
+    let (config, at) = (options.config(), shown(host));
+    let unreachable = |error: std::io::Error| server::unreachable(&at, &error).with_source(error).in_store("postgres");
+    let ((client, mut driver), port) = match is_socket(host) {
+        true => (begin(&config, UnixStream::connect(&at).await.map_err(unreachable)?, NoTls).await?, None),
+        false => {
             let stream = reach(host).await.map_err(unreachable)?;
             let port = stream.local_addr().ok().map(|addr| i32::from(addr.port()));
             let begun = match options.tls.connector() {
@@ -106,14 +115,6 @@ async fn reach((host, port): &(String, u16)) -> std::io::Result<TcpStream> {
         }
     }
     Err(last)
-}
-
-fn unreachable(error: std::io::Error) -> Error {
-    let text = match error.kind() {
-        std::io::ErrorKind::ConnectionRefused => "nothing listens at the server's address".to_owned(),
-        _ => format!("the server cannot be reached: {error}"),
-    };
-    Error::unavailable(text).with_source(error).in_store("postgres")
 }
 
 async fn begin<S, T>(config: &Config, stream: S, tls: T) -> Result<(Client, Driver)>

@@ -1,6 +1,6 @@
 //! One multiplexed connection per Tokio runtime and server, and others that belong to one call at a time.
 
-use super::error::map_err;
+use super::error::unreachable;
 use super::events;
 use super::gather::Gather;
 use super::options::{Kind, Node, Options};
@@ -8,6 +8,7 @@ use super::routes::Routes;
 use crate::error::{Error, Result};
 use crate::store::{Event, Sink};
 use crate::stores::shared::lines::{self, Lines, Place};
+use crate::stores::shared::server;
 use crate::token::HolderId;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind};
@@ -214,8 +215,9 @@ pub(super) async fn open(
         .set_push_sender(pushed);
     let client = options.client(node)?;
     let connecting = client.get_multiplexed_async_connection_with_config(&config);
+    let at = server::shown(&node.0, node.1);
     match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
-        Ok(connected) => connected.map_err(map_err),
-        Err(_) => Err(Error::unavailable("the server did not answer while connecting").in_store("redis")),
+        Ok(connected) => connected.map_err(|error| unreachable(error, &at)),
+        Err(_) => Err(server::silent(&at).in_store("redis")),
     }
 }

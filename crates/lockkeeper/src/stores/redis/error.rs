@@ -1,6 +1,7 @@
 //! From the driver's errors to ours, in one place.
 
 use crate::error::{Error, ErrorKind};
+use crate::stores::shared::server;
 use redis::{RedisError, ServerErrorKind};
 
 /// What an error of the driver means; the sentence never holds a secret.
@@ -48,13 +49,25 @@ pub(in crate::stores) fn map_err(error: RedisError) -> Error {
             }
         }
         _ if error.is_timeout() => Error::unavailable("the server did not answer in time"),
-        _ if error.to_string().to_lowercase().contains("certificate") => {
-            Error::new(ErrorKind::Denied, format!("TLS was refused: {error}"))
-        }
-        _ if error.is_connection_refusal() => Error::unavailable("nothing listens at the server's address"),
+        _ if is_tls(&error) => Error::new(ErrorKind::Denied, format!("TLS was refused: {error}")),
         _ => Error::unavailable(format!("the connection failed: {error}")),
     };
     mapped.with_source(error).in_store("redis")
+}
+
+/// The same for a connection to `at` that could not be opened.
+pub(super) fn unreachable(error: RedisError, at: &str) -> Error {
+    let mapped = match error.kind() {
+        redis::ErrorKind::Io if error.is_connection_refusal() => server::nothing_listens(at),
+        redis::ErrorKind::Io if error.is_timeout() => server::silent(at),
+        redis::ErrorKind::Io if !is_tls(&error) => server::failed(at, &error),
+        _ => return map_err(error).at(at),
+    };
+    mapped.with_source(error).in_store("redis")
+}
+
+fn is_tls(error: &RedisError) -> bool {
+    error.to_string().to_lowercase().contains("certificate")
 }
 
 /// The code of an error; Redis 6.2 hides that of a command inside a script in the text.

@@ -113,7 +113,8 @@ impl RedisStore {
             queued: AtomicBool::new(false),
         };
         let links = store.links.clone();
-        connecting::ask(async move { check(&links).await }).await.map_err(|e| e.during("connect"))?;
+        let checked = connecting::ask(async move { check(&links).await }).await;
+        checked.map_err(|e| store.info().name_in(e.during("connect")))?;
         Ok(store)
     }
 
@@ -261,6 +262,7 @@ async fn check(links: &Links) -> Result<()> {
 impl Store for RedisStore {
     fn info(&self) -> StoreInfo {
         self.layout().declared(StoreInfo {
+            servers: self.links.options().servers(),
             queue: true,
             shared: true,
             permits: true,

@@ -5,6 +5,7 @@ use crate::duration;
 use crate::error::{Error, Result};
 use crate::name::escape;
 use crate::stores::shared::address::UrlKind;
+use crate::stores::shared::server;
 use crate::stores::shared::tls_files::{TlsFiles, USUAL};
 use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
@@ -129,6 +130,11 @@ impl Options {
         options.wait = wait.0.map(|count| (count, wait.1));
         options.tls = certificates(tls, scheme.starts_with("rediss"))?;
         Ok(options)
+    }
+
+    /// Where its servers are, for errors.
+    pub(in crate::stores) fn servers(&self) -> String {
+        server::list(self.nodes.iter().map(|(host, port)| (&**host, *port)))
     }
 
     /// The same for the Sentinels themselves, which have a login of their own and no databases.

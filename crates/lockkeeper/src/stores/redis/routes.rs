@@ -7,6 +7,7 @@ use super::keys;
 use super::options::{Kind, Node};
 use super::script;
 use crate::error::{Error, Result};
+use crate::stores::shared::server;
 use redis::Value;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -65,6 +66,15 @@ impl Routes {
     }
 }
 
+/// A server, for errors.
+fn at(node: &Node) -> String {
+    server::shown(&node.0, node.1)
+}
+
+fn late(who: &str, node: &Node) -> Error {
+    Error::unavailable(format!("{who} did not answer in time")).at(&at(node))
+}
+
 impl Links {
     /// The server of every key, where there is no other.
     pub(super) fn only_node(&self) -> Option<Node> {
@@ -111,18 +121,19 @@ impl Links {
         if let Some(node) = self.routes().lock().primary.clone() {
             return Ok(node);
         }
-        let mut last = Error::unavailable("no Sentinel answers");
+        let mut failed = None;
         for sentinel in &self.options().nodes {
             match tokio::time::timeout(LIMIT, self.ask_sentinel(sentinel, name)).await {
                 Ok(Ok(node)) => {
                     self.routes().lock().primary = Some(node.clone());
                     return Ok(node);
                 }
-                Ok(Err(error)) => last = error,
-                Err(_) => last = Error::unavailable("a Sentinel did not answer in time"),
+                Ok(Err(error)) => failed = Some(error.at(&at(sentinel)).after(failed)),
+                Err(_) => failed = Some(late("a Sentinel", sentinel).after(failed)),
             }
         }
-        Err(last.in_store("redis"))
+        let none = || Error::unavailable("no Sentinel answers");
+        Err(failed.unwrap_or_else(none).in_store("redis"))
     }
 
     async fn ask_sentinel(&self, sentinel: &Node, name: &str) -> Result<Node> {
@@ -137,11 +148,11 @@ impl Links {
         };
         let node = (host.into(), port);
         // Right after a failover a Sentinel may still name the old one.
-        let mut server = connect::open(self.options(), &node, |_| Ok(())).await?;
-        let role = server.send_packed_command(&redis::cmd("ROLE")).await;
+        let mut primary = connect::open(self.options(), &node, |_| Ok(())).await?;
+        let role = primary.send_packed_command(&redis::cmd("ROLE")).await;
         match role {
             Ok(Value::Array(fields)) if script::bytes(fields.first()).as_deref() != Some(b"master") => {
-                Err(Error::unavailable("the server that the Sentinels name is not the primary yet"))
+                Err(Error::unavailable("the server that the Sentinels name is not the primary yet").at(&at(&node)))
             }
             _ => Ok(node),
         }
@@ -153,7 +164,7 @@ impl Links {
         if let Some(slots) = self.routes().lock().slots.clone() {
             return Ok(slots);
         }
-        let mut last = Error::unavailable("no server of the Cluster answers");
+        let mut failed = None;
         let peers = self.routes().peers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for node in self.options().nodes.iter().chain(&peers) {
             match tokio::time::timeout(LIMIT, self.ask_slots(node)).await {
@@ -168,11 +179,12 @@ impl Links {
                     known.moved.clear();
                     return Ok(slots);
                 }
-                Ok(Err(error)) => last = error,
-                Err(_) => last = Error::unavailable("a server of the Cluster did not answer in time"),
+                Ok(Err(error)) => failed = Some(error.at(&at(node)).after(failed)),
+                Err(_) => failed = Some(late("a server of the Cluster", node).after(failed)),
             }
         }
-        Err(last.in_store("redis"))
+        let none = || Error::unavailable("no server of the Cluster answers");
+        Err(failed.unwrap_or_else(none).in_store("redis"))
     }
 
     async fn ask_slots(&self, node: &Node) -> Result<Vec<Option<Node>>> {

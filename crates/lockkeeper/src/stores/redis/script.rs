@@ -6,6 +6,7 @@ use super::gather::send;
 use super::keys;
 use super::options::{Kind, Node};
 use crate::error::{Error, Result};
+use crate::stores::shared::server;
 use redis::{Cmd, RedisError, RedisResult, Value};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -112,12 +113,12 @@ pub(super) async fn run(links: &Links, script: &Script, calls: &[Call], terms: T
         };
         let calls: Vec<&Call> = calls.iter().collect();
         return match node {
-            Ok(node) => on_node(links, &node, script, &calls, terms, false).await,
-            Err(error) => calls.iter().map(|_| Err(Failure::Ours(error.clone()))).collect(),
-        }
-        .into_iter()
-        .map(|answer| answer.map_err(Failure::into_error))
-        .collect();
+            Ok(node) => {
+                let answers = on_node(links, &node, script, &calls, terms, false).await;
+                answers.into_iter().map(|answer| answer.map_err(|failure| failure.at(&node))).collect()
+            }
+            Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
+        };
     }
     let began = Instant::now();
     let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
@@ -158,9 +159,9 @@ pub(super) async fn run(links: &Links, script: &Script, calls: &[Call], terms: T
                         pause = true;
                         open.push((*i, None));
                     }
-                    _ => answers[*i] = Some(Err(map_err(error))),
+                    _ => answers[*i] = Some(Err(Failure::Driver(error).at(node))),
                 },
-                Err(failure) => answers[*i] = Some(Err(failure.into_error())),
+                Err(failure) => answers[*i] = Some(Err(failure.at(node))),
                 Ok(value) => answers[*i] = Some(Ok(value)),
             }
         }
@@ -248,11 +249,13 @@ enum Failure {
 }
 
 impl Failure {
-    fn into_error(self) -> Error {
-        match self {
+    /// The error of a call to `node`.
+    fn at(self, node: &Node) -> Error {
+        let error = match self {
             Self::Driver(error) => map_err(error),
             Self::Ours(error) => error,
-        }
+        };
+        error.at(&server::shown(&node.0, node.1))
     }
 }
 

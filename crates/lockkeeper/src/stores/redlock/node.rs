@@ -9,6 +9,7 @@ use crate::stores::redis::connect::{Line, Links};
 use crate::stores::redis::error::{is_fatal, map_err};
 use crate::stores::redis::gather::send;
 use crate::stores::redis::options::{Node as Place, Options};
+use crate::stores::shared::server;
 use redis::{Cmd, RedisError, RedisResult, Value};
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -72,7 +73,7 @@ enum Trouble {
 impl Nodes {
     pub(super) fn new(options: Options, max_ttl: Duration) -> Self {
         let node = |place: &Place| {
-            let label = format!("{}:{}", place.0, place.1);
+            let label = server::shown(&place.0, place.1);
             Node { place: place.clone(), health: Health::new(&label), label, seen: Mutex::default() }
         };
         Self { list: options.nodes.iter().map(node).collect(), links: Links::new(options), max_ttl }
@@ -213,8 +214,11 @@ fn check_info<'a>(field: &impl Fn(&str) -> &'a str) -> Result<()> {
 impl Node {
     /// The error with the node's address in its sentence.
     fn named(&self, error: Error) -> Error {
-        let named = Error::new(error.kind(), format!("{} {}", self.label, error.message())).in_store("redlock");
-        named.with_source(error)
+        let text = match error.message() {
+            text if text.contains(&self.label) => text.to_owned(),
+            text => format!("{} {text}", self.label),
+        };
+        Error::new(error.kind(), text).at(&self.label).in_store("redlock").with_source(error)
     }
 
     /// From when on the node counts, if that connection has been looked at.

@@ -2,7 +2,7 @@
 
 use super::node::{Ask, Fan, Nodes, is_silence};
 use super::quorum::quorum;
-use super::race::{odd, too_few};
+use super::race::{odd, too_few, worse};
 use super::scripts::LOOK;
 use crate::error::Result;
 use crate::name::LockName;
@@ -138,7 +138,7 @@ async fn sights(nodes: &Arc<Nodes>, names: &[LockName]) -> Result<Vec<Vec<Sight>
             }
             Ok(_) => return Err(odd("no list")),
             Err(error) if !is_silence(&error) => return Err(error),
-            Err(error) => last = Some(error),
+            Err(error) => last = worse(last, error),
         }
     }
     if answered >= quorum(nodes.list.len()) { Ok(seen) } else { Err(too_few(nodes.list.len(), last)) }
@@ -187,7 +187,7 @@ pub(super) async fn list(nodes: &Arc<Nodes>, prefix: &[u8], cursor: Option<&Curs
                 answered += 1;
                 names.extend(found);
             }
-            Err(error) => last = Some(error),
+            Err(error) => last = worse(last, error),
         }
     }
     if answered < quorum(nodes.list.len()) {

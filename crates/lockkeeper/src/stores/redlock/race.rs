@@ -150,17 +150,17 @@ pub(super) fn too_few(nodes: usize, last: Option<Error>) -> Error {
     match last {
         // What somebody has to fix is said as it is; an outage is an outage.
         Some(error) if !is_silence(&error) => error,
-        Some(error) => Error::unavailable(format!("{text}; {}", error.message())).in_store("redlock"),
+        Some(error) => {
+            let text = format!("{text}: {}", error.message());
+            error.reworded(text)
+        }
         None => Error::unavailable(text).in_store("redlock"),
     }
 }
 
-/// Of two errors the one that somebody has to act on.
+/// Of two errors the one that somebody has to act on; else every node that gave no answer.
 pub(super) fn worse(before: Option<Error>, now: Error) -> Option<Error> {
-    match before {
-        Some(before) if !is_silence(&before) || is_silence(&now) => Some(before),
-        _ => Some(now),
-    }
+    Some(now.after(before))
 }
 
 pub(super) fn tomb(name: &LockName, holder: &str) -> Vec<u8> {

@@ -248,7 +248,7 @@ async fn check(nodes: Arc<Nodes>, limit: Duration) -> Result<()> {
         match answers.pop() {
             Some(Ok(_)) => answered += 1,
             Some(Err(error)) if !is_silence(&error) => return Err(error),
-            Some(Err(error)) => last = Some(error),
+            Some(Err(error)) => last = worse(last, error),
             None => {}
         }
     }
@@ -259,6 +259,7 @@ async fn check(nodes: Arc<Nodes>, limit: Duration) -> Result<()> {
 impl Store for RedlockStore {
     fn info(&self) -> StoreInfo {
         StoreInfo {
+            servers: self.nodes.list.iter().map(|node| node.label.as_str()).collect::<Vec<_>>().join(", "),
             runtime: Runtime::Tokio,
             registers: false,
             decisive: false,

@@ -13,6 +13,8 @@ pub(super) mod address;
 pub(super) mod connecting;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 pub(super) mod lines;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
+pub(super) mod server;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod shedlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]

@@ -273,14 +273,24 @@ impl Core {
         self.edit(holder, |seat| seat.leaving = seat.leaving.or(Some(system_now())));
     }
 
-    /// Claims that nobody wants any more and whose end the server has not confirmed.
+    /// Claims that nobody wants any more and whose end the server has not confirmed; and those that were not renewed in
+    /// time. Their guards are lost by the clock, and the keeper would have released them if its thread did not hang.
     pub(super) fn leaving(&self, session: &Arc<Session>) -> Vec<At> {
-        let seats = lock(&self.seats);
+        let mut seats = lock(&self.seats);
+        let now = system_now();
         // Not those whose release is just under way.
-        let since = system_now().before(SWEEP_AFTER);
-        let left = |seat: &Seat| seat.session.id == session.id && seat.leaving.is_some_and(|at| at <= since);
-        let leaving = seats.iter().filter(|(_, seat)| left(seat));
-        leaving.map(|(holder, seat)| self.copy(*holder, seat)).collect()
+        let since = now.before(SWEEP_AFTER);
+        let mut leaving = Vec::new();
+        for (holder, seat) in seats.iter_mut().filter(|(_, seat)| seat.session.id == session.id) {
+            if seat.token.is_some() && seat.until <= since && seat.leaving.is_none() {
+                seat.leaving = Some(since);
+                self.bury(*holder, LossReason::Expired, Duration::ZERO);
+            }
+            if seat.leaving.is_some_and(|at| at <= since) {
+                leaving.push(self.copy(*holder, seat));
+            }
+        }
+        leaving
     }
 
     /// Remembers the end of a claim.

@@ -77,7 +77,8 @@ impl ZooKeeperStore {
             core.make_root(&session).await?;
             Ok(session.timeout)
         };
-        let timeout = opened.await.map_err(|e| e.in_store("zookeeper").during("connect"))?;
+        let named = |e: Error| e.in_store("zookeeper").during("connect").at(&core.options.shown_servers());
+        let timeout = opened.await.map_err(named)?;
         Ok(Self { core, timeout, events: events.into() })
     }
 }
@@ -88,6 +89,7 @@ impl Store for ZooKeeperStore {
         let ceiling = self.timeout.saturating_sub(self.core.options.follower_lag);
         let modes = self.core.options.layout.has_modes();
         StoreInfo {
+            servers: self.core.options.shown_servers(),
             expiry: Expiry::Session,
             queue: true,
             shared: modes,

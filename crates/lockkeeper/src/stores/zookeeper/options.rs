@@ -49,6 +49,11 @@ fn bad(text: impl Into<String>) -> Error {
 }
 
 impl Options {
+    /// Where the servers are, for errors.
+    pub(super) fn shown_servers(&self) -> String {
+        self.servers.replace(',', ", ")
+    }
+
     /// Reads what follows the scheme, not yet decoded, and the query's pairs.
     pub(super) fn parse(place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let split = URL.split(place)?;

@@ -164,6 +164,7 @@ fn mixed_up<T>() -> Result<T> {
 impl Store for AdvisoryStore {
     fn info(&self) -> StoreInfo {
         StoreInfo {
+            servers: self.base.lanes.links().options().servers(),
             expiry: Expiry::Session,
             shared: true,
             exact_names: false,
