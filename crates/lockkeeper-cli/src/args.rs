@@ -106,7 +106,7 @@ pub(crate) enum FenceCommand {
         #[arg(long)]
         json: bool,
     },
-    /// List the fences: which token was seen last, of which store, and when.
+    /// List the fences: which tokens were seen last, Exclusive and Shared, of which store, and when.
     Status {
         #[command(flatten)]
         place: FencePlace,

@@ -21,13 +21,15 @@ fn round(place: &Place, url: &str, word: &str, enter: impl Fn()) {
     let again = ends(place, &["fence", "install", url]);
     assert!(again.code == Some(0) && again.stdout.contains("was installed already"), "{again:?}");
     let object = ends(place, &["fence", "install", "--json", url]).stdout;
-    assert_eq!(object, format!("{{\"changed\":false,\"database\":\"{word}\",\"layout\":1,\"v\":1}}\n"));
+    assert_eq!(object, format!("{{\"changed\":false,\"database\":\"{word}\",\"layout\":2,\"v\":1}}\n"));
     one_sentence(&ends(place, &["fence", "status", url]), 0, "nobody has entered a fence");
     enter();
     let table = ends(place, &["fence", "status", url]);
     let lines: Vec<_> = table.stdout.lines().collect();
-    assert_eq!(lines.len(), 3, "{table:?}");
+    assert_eq!(lines.len(), 4, "{table:?}");
     assert!(lines[0].starts_with("RESOURCE") && lines[0].contains("TOKEN"), "{table:?}");
+    let shared: Vec<_> = lines[3].split_whitespace().take(3).collect();
+    assert_eq!(shared, ["orders/44", "-", "9"], "{table:?}");
     assert!(lines[1].contains("orders/42") && lines[1].contains("1763166000123456") && lines[1].contains("redis"));
     assert!(lines[1].trim_end().ends_with('Z'), "{table:?}");
     let one = ends(place, &["fence", "status", "--resource", "orders/43", "--json", url]).stdout;
@@ -35,13 +37,14 @@ fn round(place: &Place, url: &str, word: &str, enter: impl Fn()) {
         one.contains("\"resource\":\"orders/43\"") && one.contains("\"token\":7") && !one.contains("orders/42"),
         "{one}"
     );
+    assert!(one.contains("\"shared\":8"), "{one}");
     // The holder id is a secret while the lock is held.
     assert!(!table.stdout.contains("00c0ffee") && !one.contains("00c0ffee"), "{table:?} {one}");
     let reset = ends(place, &["fence", "reset", "--resource", "orders/42", url]);
     assert!(reset.code == Some(0) && reset.stdout.contains("reset the fence of 'orders/42' (1)"), "{reset:?}");
     one_sentence(&ends(place, &["fence", "reset", "--resource", "orders/42", url]), 1, "nothing to reset");
     let rest = ends(place, &["fence", "reset", "--all", "--json", url]);
-    assert_eq!((rest.code, rest.stdout.as_str()), (Some(0), "{\"reset\":1,\"v\":1}\n"));
+    assert_eq!((rest.code, rest.stdout.as_str()), (Some(0), "{\"reset\":2,\"v\":1}\n"));
 }
 
 #[test]
@@ -50,6 +53,7 @@ fn on_postgres() {
     let enter = || {
         server.sql("SELECT lockkeeper_fence('orders/42', 1763166000123456, '00c0ffee', 'redis')");
         server.sql("SELECT lockkeeper_fence('orders/43', 7, holder => '00c0ffee')");
+        server.sql("SELECT lockkeeper_fence_shared('orders/43', 8); SELECT lockkeeper_fence_shared('orders/44', 9)");
     };
     round(&place, &server.url(), "postgres", enter);
 
@@ -63,10 +67,10 @@ fn on_postgres() {
     assert!(shown.contains("orders/44"), "{shown}");
 
     // A newer layout is left alone.
-    server.sql("CREATE OR REPLACE VIEW public.lockkeeper_fence_version AS SELECT 2 AS version");
+    server.sql("CREATE OR REPLACE VIEW public.lockkeeper_fence_version AS SELECT 3 AS version");
     one_sentence(&ends(&place, &["fence", "install", &server.url()]), 70, "of a newer lockkeeper");
 
-    // No rights, wrong password, no such database, not that database, nobody there.
+    // No rights, wrong password, no such database, not that database.
     server.sql("CREATE ROLE weak LOGIN");
     server.sql("CREATE DATABASE other");
     let weak = server.url().replace("postgres@", "weak@").replace("/postgres", "/other");
@@ -75,8 +79,29 @@ fn on_postgres() {
     one_sentence(&ends(&place, &["fence", "install", &absent]), 78, "\"absent\" does not exist");
     let mysql = server.url().replace("postgres://", "mysql://");
     one_sentence(&ends(&place, &["fence", "install", &mysql]), 69, "");
-    let nobody = format!("postgres://u@127.0.0.1:{}/x", testkit::free_port());
-    one_sentence(&ends(&place, &["fence", "install", &nobody]), 69, "refused");
+}
+
+/// The sentence of the stores, with host and port or the socket, and without the login's secret.
+#[test]
+fn a_server_that_is_down_is_named_by_host_and_port() {
+    let place = Place::new();
+    let port = testkit::free_port();
+    let file = place.dir.write("login", "hunter2\n").display().to_string();
+    for scheme in ["postgres", "mysql"] {
+        for host in ["127.0.0.1", "localhost"] {
+            let url = format!("{scheme}://u@{host}:{port}/x?password_file={file}");
+            for command in ["install", "status"] {
+                let ended = ends(&place, &["fence", command, &url]);
+                one_sentence(&ended, 69, &format!("nothing listens at {host}:{port}"));
+                assert!(!ended.stderr.contains("hunter2") && !ended.stderr.contains("os error"), "{ended:?}");
+            }
+        }
+    }
+    let absent = place.dir.join("absent").display().to_string();
+    let socket = format!("postgres://u@/x?socket={absent}");
+    one_sentence(&ends(&place, &["fence", "status", &socket]), 69, &format!("listens at {absent}/.s.PGSQL.5432"));
+    let socket = format!("mysql://u@/x?socket={absent}");
+    one_sentence(&ends(&place, &["fence", "status", &socket]), 69, &format!("nothing listens at {absent}"));
 }
 
 /// The script of docs/fencing.md, as a command under the lock; then the same with the token of an earlier holder.
@@ -146,6 +171,8 @@ fn on_mariadb() {
     let enter = || {
         server.sql("CALL lockkeeper_fence('orders/42', 1763166000123456, '00c0ffee', 'redis')");
         server.sql("CALL lockkeeper_fence('orders/43', 7, '00c0ffee', NULL)");
+        server.sql("CALL lockkeeper_fence_shared('orders/43', 8, NULL)");
+        server.sql("CALL lockkeeper_fence_shared('orders/44', 9, NULL)");
     };
     round(&place, &server.url(), "mysql", enter);
     server.sql("CREATE USER weak@'127.0.0.1' IDENTIFIED BY 'hunter2'; GRANT SELECT ON test.* TO weak@'127.0.0.1'");
@@ -175,6 +202,8 @@ fn on_sqlite() {
         let fence = "INSERT INTO lockkeeper_fence (resource, token, holder, store) VALUES";
         open().execute_batch(&format!("{fence} ('orders/42', 1763166000123456, '00c0ffee', 'redis')")).unwrap();
         open().execute_batch(&format!("{fence} ('orders/43', 7, '00c0ffee', NULL)")).unwrap();
+        let shared = "INSERT INTO lockkeeper_fence_shared (resource, token) VALUES";
+        open().execute_batch(&format!("{shared} ('orders/43', 8); {shared} ('orders/44', 9)")).unwrap();
     };
     round(&place, "sqlite:app.db", "sqlite", enter);
     place.dir.write(

@@ -26,26 +26,26 @@ impl Pass {
         Self { lock, token, holder }
     }
 
-    /// Whether a fence that has seen `seen` lets this pass through: **the** rule of every fence.
+    /// Whether a fence that only Exclusive holders enter, and that has seen `seen`, lets this pass through: the rule of
+    /// registers. A fence that Shared holders enter too goes by [`Marks`](crate::fence::Marks).
     ///
     /// # Errors
     /// `InvalidConfig` when the fence belongs to another lock: tokens of different locks do not compare.
     pub fn clears(&self, key: &LockName, seen: Option<&Pass>) -> Result<bool> {
         let Some(seen) = seen else { return Ok(true) };
-        seen.compares(key, &self.lock)?;
+        compares(key, &seen.lock, &self.lock)?;
         Ok(self.token > seen.token || (self.token == seen.token && self.holder == seen.holder))
     }
+}
 
-    /// Refuses tokens of a lock other than the one that guards `key` so far.
-    pub(crate) fn compares(&self, key: &LockName, lock: &LockName) -> Result<()> {
-        if self.lock == *lock {
-            return Ok(());
-        }
-        Err(Error::invalid_config(format!(
-            "'{key}' is guarded by lock '{}', so a token of lock '{lock}' means nothing there",
-            self.lock
-        )))
+/// Refuses tokens of a lock other than `guard`, the one that guards `key` so far.
+pub(crate) fn compares(key: &LockName, guard: &LockName, lock: &LockName) -> Result<()> {
+    if guard == lock {
+        return Ok(());
     }
+    Err(Error::invalid_config(format!(
+        "'{key}' is guarded by lock '{guard}', so a token of lock '{lock}' means nothing there"
+    )))
 }
 
 /// Refuses a value that is too large, with the limit in the sentence.
@@ -57,6 +57,9 @@ pub(crate) fn check_value(value: &[u8]) -> Result<()> {
 }
 
 /// The register part of a store: a key, a small value, and the highest pass seen.
+///
+/// Only Exclusive holders have a pass, so only they enter and write. A Shared holder reads without one, and its read may
+/// be overtaken by a write of a later Exclusive holder, or of one that is late.
 ///
 /// **`ttl` ends the value, never the fence**: the fence of a key is remembered for at least 24 hours after its last use.
 #[async_trait]

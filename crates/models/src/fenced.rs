@@ -1,6 +1,8 @@
 //! C: read-modify-write behind a fence. Leases are worth nothing here: a holder may be paused for ever and its messages
-//! may arrive at any time, so only the fence stands between an old holder and the value.
+//! may arrive at any time, so only the fence stands between an old holder and the value. Shared holders only read, and what
+//! they have read stays true until a later Exclusive holder enters.
 
+use lockkeeper::fence::Marks;
 use lockkeeper::{HolderId, Pass, Token};
 use stateright::{Model, Property};
 
@@ -15,6 +17,10 @@ pub enum Variant {
     NotRaised,
     /// A holder repeats a write whose answer is missing and does not wait for it before its next one.
     RepeatedWrite,
+    /// A Shared entry is compared with the fence and leaves no mark.
+    SharedUnmarked,
+    /// An Exclusive token that equals the Shared mark passes.
+    EqualPasses,
 }
 
 /// The model.
@@ -24,6 +30,10 @@ pub struct Fenced {
     pub variant: Variant,
     /// How many holders there are, one after the other in the order of their grants.
     pub holders: usize,
+    /// How many of them are Shared holders, which only read.
+    pub readers: usize,
+    /// Whether a Shared grant has the token of the Exclusive one before it, rather than one of its own.
+    pub equal_tokens: bool,
     /// How many times each reads and writes.
     pub rounds: u8,
 }
@@ -88,7 +98,8 @@ pub enum Message {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     last_token: u64,
-    fence: Option<Pass>,
+    latest: Option<usize>,
+    fence: Marks,
     version: u64,
     holders: Vec<Holder>,
     network: Vec<Message>,
@@ -96,8 +107,14 @@ pub struct State {
     seen: u64,
     lost_update: bool,
     fell: bool,
+    /// The highest token of a Shared holder that has entered.
+    read_with: u64,
+    /// A value changed below a Shared holder.
+    torn: bool,
     writes: u8,
     refused: bool,
+    /// The latest holder was refused.
+    wronged: bool,
 }
 
 /// One step.
@@ -125,37 +142,73 @@ fn pass(holder: usize, token: u64) -> Pass {
 }
 
 impl Fenced {
+    /// The last ones are Shared.
+    fn is_shared(&self, holder: usize) -> bool {
+        holder >= self.holders - self.readers
+    }
+
+    /// Whether the fence lets a holder in; raises it.
+    fn admits(&self, s: &mut State, holder: usize, token: u64) -> bool {
+        let (name, mut marks) = (&*super::NAME, s.fence.clone());
+        let pass = pass(holder, token);
+        let admitted = if self.is_shared(holder) {
+            let admitted = marks.enter_shared(name, name, pass.token).expect("one lock");
+            match self.variant {
+                Variant::SharedUnmarked => marks = s.fence.clone(),
+                // As if it had the token below: none, below the first.
+                Variant::EqualPasses => {
+                    marks = s.fence.clone();
+                    if let Ok(below) = Token::new(token - 1) {
+                        marks.enter_shared(name, name, below).expect("one lock");
+                    }
+                }
+                _ => {}
+            }
+            s.read_with = if admitted { s.read_with.max(token) } else { s.read_with };
+            admitted
+        } else {
+            marks.enter(name, &pass).expect("one lock")
+        };
+        if admitted {
+            s.fell |= s.fence.highest() > marks.highest();
+            s.fence = marks;
+        } else {
+            s.wronged |= s.latest == Some(holder);
+            s.send(Message::Stale(holder));
+        }
+        admitted
+    }
+
     fn deliver(&self, s: &mut State, message: Message) {
         match message {
             Message::Enter(holder, token) => {
-                if self.variant != Variant::WriteOnly {
-                    let pass = pass(holder, token);
-                    if !clears(&pass, s) {
-                        s.send(Message::Stale(holder));
-                        return;
-                    }
-                    if self.variant != Variant::NotRaised {
-                        s.raise(pass);
-                    }
+                let before = s.fence.clone();
+                if self.variant != Variant::WriteOnly && !self.admits(s, holder, token) {
+                    return;
+                }
+                if self.variant == Variant::NotRaised {
+                    s.fence = before;
                 }
                 s.send(Message::Value(holder, s.version));
             }
             Message::Write { holder, token, base, version } => {
-                let pass = pass(holder, token);
-                if !clears(&pass, s) {
-                    s.send(Message::Stale(holder));
+                if !self.admits(s, holder, token) {
                     return;
                 }
-                s.raise(pass);
                 // The same write twice in a row changes nothing.
                 s.lost_update |= base != s.version && version != s.version;
+                s.torn |= s.read_with >= token;
                 s.version = version;
                 s.writes += 1;
                 s.send(Message::Written(holder));
             }
             Message::Value(holder, version) => {
                 if let Holder::Asking { token, round } = s.holders[holder] {
-                    s.holders[holder] = Holder::Read { token, round, version };
+                    s.holders[holder] = if self.is_shared(holder) {
+                        Holder::Ready { token, round: round + 1 }
+                    } else {
+                        Holder::Read { token, round, version }
+                    };
                 }
             }
             Message::Written(holder) => {
@@ -171,16 +224,7 @@ impl Fenced {
     }
 }
 
-fn clears(pass: &Pass, s: &State) -> bool {
-    pass.clears(&super::NAME, s.fence.as_ref()).expect("one lock")
-}
-
 impl State {
-    fn raise(&mut self, pass: Pass) {
-        self.fell |= self.fence.as_ref().is_some_and(|f| f.token > pass.token);
-        self.fence = Some(pass);
-    }
-
     fn send(&mut self, message: Message) {
         self.network.push(message);
         self.network.sort_unstable();
@@ -194,15 +238,19 @@ impl Model for Fenced {
     fn init_states(&self) -> Vec<State> {
         vec![State {
             last_token: 0,
-            fence: None,
+            latest: None,
+            fence: Marks::default(),
             version: 0,
             holders: vec![Holder::Out; self.holders],
             network: Vec::new(),
             seen: 0,
             lost_update: false,
             fell: false,
+            read_with: 0,
+            torn: false,
             writes: 0,
             refused: false,
+            wronged: false,
         }]
     }
 
@@ -235,7 +283,11 @@ impl Model for Fenced {
         let mut s = last.clone();
         match action {
             Action::Grant(i) => {
-                s.last_token = Token::next(s.last_token, 0).ok()?.get();
+                // The first grant of all draws a token in any case.
+                if s.last_token == 0 || !self.equal_tokens || !self.is_shared(i) {
+                    s.last_token = Token::next(s.last_token, 0).ok()?.get();
+                }
+                s.latest = Some(i);
                 s.holders[i] = Holder::Ready { token: s.last_token, round: 0 };
             }
             Action::Enter(i) => {
@@ -269,7 +321,11 @@ impl Model for Fenced {
         vec![
             Property::always("no lost update", |_, s: &State| !s.lost_update),
             Property::always("the fence never falls", |_, s: &State| !s.fell),
-            Property::sometimes("every holder writes", |m: &Fenced, s: &State| s.writes as usize >= m.holders),
+            Property::always("nothing changes below a Shared holder", |_, s: &State| !s.torn),
+            Property::always("the latest holder is never refused", |_, s: &State| !s.wronged),
+            Property::sometimes("every holder writes", |m: &Fenced, s: &State| {
+                s.writes as usize >= m.holders - m.readers
+            }),
             Property::sometimes("an old holder is refused", |m: &Fenced, s: &State| {
                 s.refused || m.variant == Variant::WriteOnly
             }),

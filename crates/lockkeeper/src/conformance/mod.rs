@@ -182,6 +182,7 @@ macro_rules! __conformance_cases {
             tokens::token_grows_over_hand_over [Queue];
             tokens::token_grows_over_restart [Restart];
             tokens::token_grows_over_shared [Shared];
+            tokens::an_exclusive_token_is_above_every_earlier_shared_one [Shared];
             tokens::token_grows_over_permits [Permits];
             tokens::a_repeat_is_the_same_grant [];
             tokens::a_repeat_has_the_lease_left [Lease];

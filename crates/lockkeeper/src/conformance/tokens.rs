@@ -125,6 +125,41 @@ pub async fn token_grows_over_shared(subject: &dyn Subject) {
     grows_over(subject, Mode::Shared).await;
 }
 
+/// The next Exclusive token is above every Shared one before it, however those ended: a fence refuses Exclusive tokens
+/// that are not above the Shared ones it has seen, and must never refuse the holder.
+pub async fn an_exclusive_token_is_above_every_earlier_shared_one(subject: &dyn Subject) {
+    let (info, [a, b]) = open(subject).await;
+    let name = fresh_name("above");
+    let mut last = None;
+    for _ in 0..3 {
+        // Readers come one after the other, and the first leaves before the last comes.
+        let mut readers: Vec<Hand> =
+            [&a, &b, &a].iter().map(|store| Hand::new(store, &name, long(&info)).mode(Mode::Shared)).collect();
+        let mut highest = readers[0].acquire().await.token;
+        assert!(last <= Some(highest), "{highest} after {last:?}");
+        highest = highest.max(readers[1].acquire().await.token);
+        readers[0].end().await;
+        highest = highest.max(readers[2].acquire().await.token);
+        let mut writer = Hand::new(&b, &name, long(&info));
+        if info.queue {
+            // Stands in line while they read, and is let in by the last of them.
+            writer = writer.queued();
+            writer.refused().await;
+        }
+        readers[1].end().await;
+        readers[2].end().await;
+        let token = if info.queue { writer.picks_up().await.token } else { writer.acquire().await.token };
+        assert!(token > highest, "Exclusive {token} after Shared {highest}");
+        writer.end().await;
+        last = Some(token);
+    }
+    if info.expiry == Expiry::Lease {
+        let token = Hand::new(&a, &name, short(&info)).mode(Mode::Shared).acquire().await.token;
+        let next = Hand::new(&b, &name, long(&info)).wins(patience(&info, short(&info))).await.token;
+        assert!(next > token, "Exclusive {next} after Shared {token}, which expired");
+    }
+}
+
 /// Permit tokens lie between the Exclusive ones around them, and order the grants.
 pub async fn token_grows_over_permits(subject: &dyn Subject) {
     let tokens = grows_over(subject, Mode::Permit { limit: 3 }).await;

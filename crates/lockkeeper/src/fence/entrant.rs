@@ -42,7 +42,7 @@ impl Entrant {
         Self { token, holder: None, store: None, shared: false }
     }
 
-    /// A Shared holder by its token.
+    /// A Shared holder by its token. Not for the token of an Exclusive grant: as a Shared one it keeps that grant out.
     pub fn shared(token: Token) -> Self {
         Self { shared: true, ..Self::exclusive(token) }
     }

@@ -8,12 +8,14 @@
 //! The rule is the same everywhere: **enter before the first read** of the protected work. `docs/fencing.md` says why.
 
 mod entrant;
+mod marks;
 pub mod mysql;
 pub mod postgres;
 pub mod redis;
 pub mod sqlite;
 
 pub use entrant::{Entrant, FenceError, Refusal};
+pub use marks::Marks;
 
 use crate::engine::metrics;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,8 +27,9 @@ use crate::token::Token;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// The layout that this version installs in databases.
-pub const LAYOUT: i64 = 1;
+/// The layout that this version installs in databases. Layout 1 had no mark of Shared holders: a stale Exclusive holder
+/// could write below them. Installing again brings it up to date.
+pub const LAYOUT: i64 = 2;
 
 /// Whether a fence's refusal of a stale token is what an error comes from, however deep: an error of kind `Stale`, a
 /// [`FenceError`], or the error of a driver whose feature is on, if the entry was made by the plain text. Roll back and stop.
@@ -79,7 +82,7 @@ const OF_DRIVERS: &[fn(&(dyn std::error::Error + 'static)) -> bool] = &[
 /// ```
 pub struct Fence<T> {
     name: LockName,
-    inner: Mutex<(Option<Pass>, T)>,
+    inner: Mutex<(Marks, T)>,
 }
 
 impl<T> Fence<T> {
@@ -88,38 +91,40 @@ impl<T> Fence<T> {
     /// # Errors
     /// `InvalidName` when the name is empty or too long.
     pub fn new(name: impl AsRef<[u8]>, value: T) -> Result<Self> {
-        Ok(Self { name: LockName::new(name)?, inner: Mutex::new((None, value)) })
+        Ok(Self { name: LockName::new(name)?, inner: Mutex::new((Marks::default(), value)) })
     }
 
     /// Raises the fence to `pass` and works on the value, in one step.
     ///
     /// # Errors
-    /// `Stale` when a later holder has entered. `InvalidConfig` when the fence belongs to another lock.
+    /// `Stale` when a later holder has entered, Exclusive or Shared. `InvalidConfig` when the fence belongs to another lock.
     pub fn enter<R>(&self, pass: &Pass, act: impl FnOnce(&mut T) -> R) -> Result<R> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if !pass.clears(&self.name, inner.0.as_ref())? {
-            return Err(self.stale(pass.token, inner.0.as_ref()));
+        if !inner.0.enter(&self.name, pass)? {
+            return Err(self.stale(pass.token, &inner.0));
         }
-        inner.0 = Some(pass.clone());
         Ok(act(&mut inner.1))
     }
 
-    /// Reads the value under a Shared lock: passes unless a later Exclusive holder has entered; never raises the fence.
+    /// Reads the value under a Shared lock: passes unless a later Exclusive holder has entered, and keeps every earlier
+    /// one out from now on. Shared holders do not keep each other out.
+    ///
+    /// An Exclusive holder may read by it too; it then enters as what it is.
     ///
     /// # Errors
     /// As above; `Unsupported` for permits, whose tokens order nothing.
     pub fn enter_shared<R>(&self, lease: &Lease, act: impl FnOnce(&T) -> R) -> Result<R> {
-        if matches!(lease.mode(), Mode::Permit { .. }) {
-            return Err(
-                Error::unsupported("a permit cannot pass a fence: its token orders nothing").for_lock(lease.name())
-            );
-        }
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(seen) = &inner.0 {
-            seen.compares(&self.name, lease.name())?;
-        }
-        if inner.0.as_ref().is_some_and(|seen| seen.token > lease.token()) {
-            return Err(self.stale(lease.token(), inner.0.as_ref()));
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let passes = match lease.mode() {
+            Mode::Exclusive => inner.0.enter(&self.name, &lease.pass()?)?,
+            Mode::Shared => inner.0.enter_shared(&self.name, lease.name(), lease.token())?,
+            Mode::Permit { .. } => {
+                let text = "a permit cannot pass a fence: its token orders nothing";
+                return Err(Error::unsupported(text).for_lock(lease.name()));
+            }
+        };
+        if !passes {
+            return Err(self.stale(lease.token(), &inner.0));
         }
         Ok(act(&inner.1))
     }
@@ -129,9 +134,9 @@ impl<T> Fence<T> {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner).1
     }
 
-    fn stale(&self, shown: Token, seen: Option<&Pass>) -> Error {
+    fn stale(&self, shown: Token, seen: &Marks) -> Error {
         metrics::fence_rejected("in-process");
-        let seen = seen.map_or(0, |seen| seen.token.get());
+        let seen = seen.highest().map_or(0, Token::get);
         Error::new(
             ErrorKind::Stale,
             format!("token {shown} is stale: the fence of '{}' has seen {seen}, a later holder was here", self.name),

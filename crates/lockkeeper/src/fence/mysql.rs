@@ -21,12 +21,14 @@ pub const VERSION_SQL: &str = "SELECT version FROM lockkeeper_fence_version";
 /// Enters as an Exclusive holder: resource, token, holder (or NULL), store (or NULL).
 pub const ENTER_SQL: &str = "CALL lockkeeper_fence(?, ?, ?, ?)";
 
-/// Enters as a Shared holder: resource, token, store (or NULL).
+/// Enters as a Shared holder: resource, token, store (or NULL). Never with the token of an Exclusive grant: its own next
+/// Exclusive entry would be refused.
 pub const ENTER_SHARED_SQL: &str = "CALL lockkeeper_fence_shared(?, ?, ?)";
 
-/// Every fence, or the one of a resource (given twice): resource, token, store, and when it was last entered.
+/// Every fence, or the one of a resource (given twice): resource, token, store, when it was last entered, and the mark of
+/// Shared holders.
 pub const STATUS_SQL: &str = "SELECT CONVERT(resource USING utf8mb4), token, store, \
-    DATE_FORMAT(CONVERT_TZ(entered_at, @@session.time_zone, '+00:00'), '%Y-%m-%dT%H:%i:%s.%fZ') \
+    DATE_FORMAT(CONVERT_TZ(entered_at, @@session.time_zone, '+00:00'), '%Y-%m-%dT%H:%i:%s.%fZ'), shared \
     FROM lockkeeper_fences WHERE ? IS NULL OR resource = CONVERT(? USING utf8mb4) ORDER BY resource";
 
 /// Forgets what was seen of a resource: only while nobody is at work on it.
@@ -36,8 +38,8 @@ pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE resource = CONV
 /// would lock every row for the sake of one.
 pub const RESET_ALL_SQL: &str = "DELETE FROM lockkeeper_fences";
 
-/// The statements of [`INSTALL_SQL`], one by one, for a driver. When two do this at once, one of them may get error 1304,
-/// because the other has just made a procedure: run them all again.
+/// The statements of [`INSTALL_SQL`], one by one, for a driver. When two do this at once, one of them may get error 1304
+/// or 1060, because the other has just made a procedure or the column: run them all again.
 pub fn install_statements() -> impl Iterator<Item = &'static str> {
     let script = INSTALL_SQL.split_once("DELIMITER //").map_or("", |(_, script)| script);
     let script = script.split_once("DELIMITER ;").map_or(script, |(script, _)| script);
@@ -110,7 +112,7 @@ mod tests {
     #[test]
     fn the_script_falls_into_its_statements() {
         let statements: Vec<_> = install_statements().collect();
-        assert_eq!(statements.len(), 6, "{statements:#?}");
+        assert_eq!(statements.len(), 10, "{statements:#?}");
         assert!(statements.iter().all(|s| !s.contains("DELIMITER") && !s.contains("//")));
     }
 }

@@ -1,7 +1,7 @@
 //! The fence of a plain string in Redis or Valkey: check and write in one script.
 //!
 //! The value is your own key, readable by everybody; its fence is a hash beside it ([`fence_key`]) that is kept 25 hours
-//! after the last Exclusive entry or write. Enter before the first read, then write with the same entrant:
+//! after the last Exclusive entry or write, or the last Shared entry that raised its mark. Enter before the first read, then write with the same entrant:
 //!
 //! | | `EVAL` [`SCRIPT`] `2 KEY FENCE_KEY …` | answers |
 //! |---|---|---|
@@ -20,7 +20,8 @@ use std::time::Duration;
 /// The script.
 pub const SCRIPT: &str = include_str!("redis.lua");
 
-/// How long a fence is kept after the last Exclusive entry or write: a day, and an hour for clocks that differ.
+/// How long a fence is kept after the last entry or write that raised or confirmed it: a day, and an hour for clocks that
+/// differ.
 pub const LIFE: Duration = Duration::from_secs(25 * 3600);
 
 /// The key of a value's fence, in the same slot of a Cluster: `lk:d:{KEY}`; for a key with a hash tag, `lk:d/KEY`; for

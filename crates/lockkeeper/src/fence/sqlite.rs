@@ -19,11 +19,13 @@ pub const VERSION_SQL: &str = "SELECT version FROM lockkeeper_fence_version";
 /// Enters as an Exclusive holder: resource, token, holder (or NULL), store (or NULL).
 pub const ENTER_SQL: &str = "INSERT INTO lockkeeper_fence (resource, token, holder, store) VALUES (?1, ?2, ?3, ?4)";
 
-/// Enters as a Shared holder: resource, token, store (or NULL).
+/// Enters as a Shared holder: resource, token, store (or NULL). Never with the token of an Exclusive grant: its own next
+/// Exclusive entry would be refused.
 pub const ENTER_SHARED_SQL: &str = "INSERT INTO lockkeeper_fence_shared (resource, token, store) VALUES (?1, ?2, ?3)";
 
-/// Every fence, or the one of `?1`: resource, token, store, and when it was last entered.
-pub const STATUS_SQL: &str = "SELECT resource, token, store, entered_at FROM lockkeeper_fences WHERE ?1 IS NULL OR resource = ?1 ORDER BY resource";
+/// Every fence, or the one of `?1`: resource, token, store, when it was last entered, and the mark of Shared holders.
+pub const STATUS_SQL: &str = "SELECT resource, token, store, entered_at, shared FROM lockkeeper_fences \
+    WHERE ?1 IS NULL OR resource = ?1 ORDER BY resource";
 
 /// Forgets what was seen of a resource, or of all if `?1` is NULL: only while nobody is at work on it.
 pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE ?1 IS NULL OR resource = ?1";

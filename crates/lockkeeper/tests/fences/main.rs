@@ -11,6 +11,7 @@ mod page;
 mod postgres;
 mod redis;
 mod rules;
+mod shared;
 mod snippets;
 mod sqlite;
 mod story;
@@ -128,6 +129,31 @@ macro_rules! suite {
             #[test]
             fn a_later_holder_waits_for_an_open_transaction_and_reads_what_it_wrote() {
                 crate::isolation::waits(&$database);
+            }
+
+            #[test]
+            fn a_stale_writer_is_refused_below_a_later_shared_holder() {
+                crate::shared::stale_writer(&$database);
+            }
+
+            #[test]
+            fn a_shared_holder_waits_for_an_open_writer_and_reads_what_it_wrote() {
+                crate::shared::waits_for_a_writer(&$database);
+            }
+
+            #[test]
+            fn a_writer_waits_for_a_shared_holder_inside() {
+                crate::shared::is_waited_for(&$database);
+            }
+
+            #[test]
+            fn a_shared_holder_reads_one_value_in_1000_interleavings() {
+                crate::shared::interleaved(&$database);
+            }
+
+            #[test]
+            fn writers_and_shared_holders_at_the_same_time_keep_their_order() {
+                crate::shared::at_once(&$database);
             }
         }
     };

@@ -1,6 +1,7 @@
 //! MariaDB, or the MySQL that takes its place.
 
 use crate::isolation::entrant;
+use crate::shared::shared;
 use crate::{Body, Database, RUNTIME, Refused, Session, Shared, Tx, fresh};
 use lockkeeper::fence::mysql as fence;
 use lockkeeper::fence::{Entrant, LAYOUT, Refusal};
@@ -219,12 +220,17 @@ fn different_resources_do_not_wait_for_each_other() {
 fn shared_holders_are_inside_together_and_an_exclusive_one_waits() {
     let server = server();
     let resource = fresh("shared");
-    let shared = |token| Entrant::shared(lockkeeper::Token::new(token).unwrap());
     let mut connections = [connect(&server), connect(&server), connect(&server)];
     let [one, two, three] = &mut connections;
     RUNTIME.block_on(async {
         three.query_drop("SET innodb_lock_wait_timeout = 1").await.unwrap();
         three.exec_drop(fence::ENTER_SQL, (&resource, 10, None::<&str>, None::<&str>)).await.unwrap();
+        // A short transaction raises the mark; then each may stay inside as long as it likes.
+        for (connection, token) in [(&mut *one, 11), (&mut *two, 12)] {
+            let mut tx = connection.start_transaction(TxOpts::new()).await.unwrap();
+            fence::enter(&mut tx, &resource, &shared(token)).await.unwrap();
+            tx.commit().await.unwrap();
+        }
         let mut a = one.start_transaction(TxOpts::new()).await.unwrap();
         let mut b = two.start_transaction(TxOpts::new()).await.unwrap();
         fence::enter(&mut a, &resource, &shared(11)).await.unwrap();
@@ -240,6 +246,39 @@ fn shared_holders_are_inside_together_and_an_exclusive_one_waits() {
         let stale = fence::enter(&mut a, &resource, &shared(12)).await.unwrap_err();
         assert!(stale.is_stale(), "{stale:?}");
         a.rollback().await.unwrap();
+    });
+}
+
+/// What a session remembers of its last Shared entry is a hint: an entry that was rolled back, or a fence that was reset
+/// since, does not let it in without its mark.
+#[test]
+fn a_shared_entry_is_marked_though_its_session_remembers_one_that_is_gone() {
+    let server = server();
+    let mut connections = [connect(&server), connect(&server)];
+    let [one, two] = &mut connections;
+    RUNTIME.block_on(async {
+        for reset in [false, true] {
+            let resource = fresh("remembered");
+            two.exec_drop(fence::ENTER_SQL, (&resource, 33, None::<&str>, None::<&str>)).await.unwrap();
+            let mut tx = one.start_transaction(TxOpts::new()).await.unwrap();
+            fence::enter(&mut tx, &resource, &shared(34)).await.unwrap();
+            if reset {
+                tx.commit().await.unwrap();
+                two.exec_drop(fence::RESET_SQL, (&resource,)).await.unwrap();
+            } else {
+                tx.rollback().await.unwrap();
+            }
+            let mut tx = one.start_transaction(TxOpts::new()).await.unwrap();
+            let gone = fence::enter(&mut tx, &resource, &shared(34)).await.unwrap_err();
+            let lockkeeper::fence::FenceError::Driver(Error::Server(gone)) = gone else { panic!("{gone:?}") };
+            assert!(fence::is_conflict(gone.code), "{gone:?}");
+            tx.rollback().await.unwrap();
+            let mut tx = one.start_transaction(TxOpts::new()).await.unwrap();
+            fence::enter(&mut tx, &resource, &shared(34)).await.unwrap();
+            tx.commit().await.unwrap();
+            let late = two.exec_drop(fence::ENTER_SQL, (&resource, 33, None::<&str>, None::<&str>)).await;
+            assert!(late.map_err(refused).is_err_and(|r| r.is_stale()));
+        }
     });
 }
 
@@ -261,7 +300,7 @@ fn status_reset_and_rights() {
         let mut root = Conn::from_url(server.url()).await.unwrap();
         let version: Option<i64> = root.query_first(fence::VERSION_SQL).await.unwrap();
         assert_eq!(version, Some(LAYOUT));
-        type Row = (String, i64, Option<String>, Option<String>);
+        type Row = (String, i64, Option<String>, Option<String>, i64);
         let rows: Vec<Row> = root.exec(fence::STATUS_SQL, (&resource, &resource)).await.unwrap();
         assert_eq!((rows.len(), rows[0].1, rows[0].2.as_deref()), (1, 1_763_166_000_123_456, Some("redis")));
         assert!(rows[0].3.as_ref().is_some_and(|when| when.starts_with("20") && when.ends_with('Z')), "{rows:?}");

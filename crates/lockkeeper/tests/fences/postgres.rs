@@ -1,6 +1,7 @@
 //! PostgreSQL.
 
 use crate::isolation::entrant;
+use crate::shared::shared;
 use crate::{Body, Database, RUNTIME, Refused, Session, Shared, Tx, fresh};
 use lockkeeper::fence::postgres as fence;
 use lockkeeper::fence::{Entrant, FenceError, LAYOUT, Refusal};
@@ -153,19 +154,27 @@ fn different_resources_do_not_wait_for_each_other() {
 fn shared_holders_are_inside_together_and_an_exclusive_one_waits() {
     let server = server();
     let resource = fresh("shared");
-    let shared = |token| Entrant::shared(lockkeeper::Token::new(token).unwrap());
     let (mut one, mut two, mut three) = (connect(&server), connect(&server), connect(&server));
     RUNTIME.block_on(async {
-        let tx = three.transaction().await.unwrap();
-        fence::enter(&tx, &resource, &entrant(10)).await.unwrap();
-        tx.commit().await.unwrap();
+        // A short transaction raises the mark; then each may stay inside as long as it likes.
+        for (client, entrant) in [(&mut three, entrant(10)), (&mut one, shared(11)), (&mut two, shared(12))] {
+            let tx = client.transaction().await.unwrap();
+            fence::enter(&tx, &resource, &entrant).await.unwrap();
+            tx.commit().await.unwrap();
+        }
         let a = one.transaction().await.unwrap();
         let b = two.transaction().await.unwrap();
         fence::enter(&a, &resource, &shared(11)).await.unwrap();
         fence::enter(&b, &resource, &shared(12)).await.unwrap();
+        // One that raises the mark waits for neither of them, only for another that raises it.
+        let raises = three.transaction().await.unwrap();
+        raises.batch_execute("SET LOCAL lock_timeout = '20s'").await.unwrap();
+        fence::enter(&raises, &resource, &shared(13)).await.unwrap();
+        fence::enter(&a, &resource, &shared(11)).await.unwrap();
+        raises.commit().await.unwrap();
         let c = three.transaction().await.unwrap();
         c.batch_execute("SET LOCAL lock_timeout = '100ms'").await.unwrap();
-        let waits = fence::enter(&c, &resource, &entrant(13)).await;
+        let waits = fence::enter(&c, &resource, &entrant(14)).await;
         assert!(
             matches!(&waits, Err(FenceError::Driver(e)) if e.code().is_some_and(|c| c.code() == "55P03")),
             "{waits:?}"
@@ -174,7 +183,7 @@ fn shared_holders_are_inside_together_and_an_exclusive_one_waits() {
         a.commit().await.unwrap();
         b.commit().await.unwrap();
         let c = three.transaction().await.unwrap();
-        fence::enter(&c, &resource, &entrant(13)).await.unwrap();
+        fence::enter(&c, &resource, &entrant(14)).await.unwrap();
         c.commit().await.unwrap();
         let a = one.transaction().await.unwrap();
         let stale = fence::enter(&a, &resource, &shared(12)).await.unwrap_err();
@@ -226,7 +235,7 @@ fn status_and_reset() {
             "{said:?}"
         );
         let rows = client.query(fence::STATUS_SQL, &[&resource]).await.unwrap();
-        assert_eq!((rows.len(), rows[0].get::<_, i64>(1)), (1, 1_763_166_000_123_456));
+        assert_eq!((rows.len(), rows[0].get::<_, i64>(1), rows[0].get::<_, i64>(4)), (1, 1_763_166_000_123_456, 0));
         assert_eq!(client.execute(fence::RESET_SQL, &[&resource]).await.unwrap(), 1);
         enter(42, "etcd").await.unwrap();
     });

@@ -43,6 +43,42 @@ fn a_late_write_is_refused_and_the_value_is_a_plain_string() {
     assert!(server.cli(&["TTL", "stock"]).parse::<i64>().unwrap() <= 60);
 }
 
+/// The Shared mark: a writer of before is refused, also with an equal token; readers do not keep each other out.
+#[test]
+fn a_stale_writer_is_refused_below_a_later_shared_holder() {
+    let server = RedisServer::new();
+    RUNTIME.block_on(async {
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let c = &mut connection;
+        for (key, later) in [("higher", 34), ("equal", 33)] {
+            let writer = Entrant::exclusive(Token::new(33).unwrap()).holder(HolderId::from_u128(1)).store("redis");
+            let reader = crate::shared::shared(later).store("redis");
+            fence::write(c, key, &writer, "101", None).await.unwrap();
+            assert_eq!(fence::enter(c, key, &reader).await.unwrap().as_deref(), Some(b"101".as_slice()));
+            for late in [
+                fence::enter(c, key, &writer).await.map(drop).unwrap_err(),
+                fence::write(c, key, &writer, "666", None).await.unwrap_err(),
+            ] {
+                assert!(late.is_stale() && late.to_string().contains("a Shared holder with"), "{late}");
+            }
+            assert_eq!(fence::enter(c, key, &reader).await.unwrap().as_deref(), Some(b"101".as_slice()));
+            fence::enter(c, key, &crate::shared::shared(33)).await.unwrap();
+            let next = Entrant::exclusive(Token::new(later + 1).unwrap());
+            fence::write(c, key, &next, "102", None).await.unwrap();
+            assert!(fence::enter(c, key, &reader).await.unwrap_err().is_stale());
+        }
+        // The reader is the first to enter, and its mark is kept as long as any.
+        fence::enter(c, "first", &crate::shared::shared(34).store("redis")).await.unwrap();
+        let life: i64 = server.cli(&["PTTL", "lk:d:{first}"]).parse().unwrap();
+        assert!(life > 24 * 3600 * 1000, "{life}");
+        let late = fence::enter(c, "first", &Entrant::exclusive(Token::new(34).unwrap())).await.unwrap_err();
+        assert!(late.is_stale(), "{late}");
+        let other = fence::enter(c, "first", &Entrant::exclusive(Token::new(50).unwrap()).store("etcd")).await;
+        assert!(matches!(other, Err(FenceError::Refused { refusal: Refusal::OtherStore, .. })), "{other:?}");
+    });
+}
+
 /// A script may touch keys of one slot only: whatever braces a key has, its fence is beside it.
 #[test]
 fn in_a_cluster_a_fence_is_where_its_value_is() {

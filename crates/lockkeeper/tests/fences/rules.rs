@@ -1,7 +1,7 @@
 //! What a fence decides, against the rule written down once more in Rust.
 
 use crate::{Database, Refused, fresh};
-use lockkeeper::fence::{Entrant, Refusal};
+use lockkeeper::fence::{Entrant, Marks, Refusal};
 use lockkeeper::{HolderId, LockName, Pass, Token};
 
 /// What a fence remembers.
@@ -10,6 +10,7 @@ struct Model {
     token: u64,
     holder: Option<u128>,
     store: Option<&'static str>,
+    shared: u64,
 }
 
 /// One who enters.
@@ -51,16 +52,20 @@ impl Model {
             return Some(Refusal::OtherStore);
         }
         let equal_other = !case.shared && self.token == case.token && self.holder != case.holder;
-        if self.token > case.token || equal_other {
+        let below_shared = !case.shared && self.shared >= case.token;
+        if self.token > case.token || equal_other || below_shared {
             return Some(Refusal::Stale);
         }
-        // A Shared entrant raises nothing, but is the first to tell the store of a new fence.
-        if !case.shared {
+        // An entry that raises nothing tells no store either.
+        if case.shared && self.shared >= case.token {
+            return None;
+        }
+        if case.shared {
+            self.shared = case.token;
+        } else {
             (self.token, self.holder) = (case.token, case.holder);
         }
-        if !case.shared || (self.token == 0 && self.store.is_none()) {
-            self.store = case.store.or(self.store);
-        }
+        self.store = case.store.or(self.store);
         None
     }
 }
@@ -74,18 +79,11 @@ pub(crate) fn agree(database: &dyn Database) {
     for _ in 0..40 {
         let resource = fresh("rule");
         let mut model = Model::default();
-        // Only a new row takes the store of a Shared entrant.
-        let mut is_new = true;
         let mut history = Vec::new();
         for _ in 0..12 {
             let case = Case::random();
             history.push(case);
-            let store = model.store;
             let expected = model.enter(case);
-            if case.shared && !is_new {
-                model.store = store;
-            }
-            is_new &= expected.is_some();
             let decided = match session.transaction(&mut |tx| tx.enter(&resource, &case.entrant())) {
                 Ok(()) => None,
                 Err(Refused::Fence { refusal, code, message }) => {
@@ -105,16 +103,31 @@ pub(crate) fn agree(database: &dyn Database) {
 
 /// The rule above is the one of every other fence.
 #[test]
-fn the_model_is_the_rule_of_passes() {
+fn the_model_is_the_rule_of_marks() {
     let lock = LockName::new("x").unwrap();
-    let pass = |token, holder| Pass::new(lock.clone(), Token::new(token).unwrap(), HolderId::from_u128(holder));
-    for (seen_token, seen_holder, token, holder) in
-        (1..4).flat_map(|a| (1..3).flat_map(move |b| (1..4).flat_map(move |c| (1..3).map(move |d| (a, b, c, d)))))
-    {
-        let mut model = Model { token: seen_token, holder: Some(seen_holder), store: None };
-        let case = Case { token, holder: Some(holder), store: None, shared: false };
-        let clears = pass(token, holder).clears(&lock, Some(&pass(seen_token, seen_holder))).unwrap();
-        assert_eq!(model.enter(case).is_none(), clears);
+    let token = |number| Token::new(number).unwrap();
+    for _ in 0..2000 {
+        let (mut model, mut marks) = (Model::default(), Marks::default());
+        let mut history = Vec::new();
+        for _ in 0..8 {
+            let holder = Some(fastrand::u128(1..3));
+            let case = Case { holder, store: None, ..Case::random() };
+            history.push(case);
+            let passes = if case.shared {
+                marks.enter_shared(&lock, &lock, token(case.token))
+            } else {
+                let pass = Pass::new(lock.clone(), token(case.token), HolderId::from_u128(holder.unwrap()));
+                // Where only Exclusive holders enter, registers and all other fences agree.
+                if marks.shared().is_none() {
+                    assert_eq!(
+                        pass.clears(&lock, marks.exclusive()).unwrap(),
+                        marks.clone().enter(&lock, &pass).unwrap()
+                    );
+                }
+                marks.enter(&lock, &pass)
+            };
+            assert_eq!(passes.unwrap(), model.enter(case).is_none(), "{history:?}");
+        }
     }
 }
 

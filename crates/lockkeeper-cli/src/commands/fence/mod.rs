@@ -32,6 +32,8 @@ struct Row {
     token: i64,
     store: Option<String>,
     entered_at: Option<String>,
+    /// The highest Shared token that entered; 0: none has.
+    shared: i64,
 }
 
 /// A connection.
@@ -64,6 +66,16 @@ impl Base {
             Self::Postgres(base) => base.install().await,
             Self::Mysql(base) => base.install().await,
             Self::Sqlite(base) => base.install(),
+        }
+    }
+
+    /// What the installation that has just replaced an older one took away.
+    fn took_away(&self) -> Option<&'static str> {
+        match self {
+            Self::Mysql(base) if base.is_mysql() => {
+                Some("MySQL has forgotten who may call the fence: grant EXECUTE on both procedures again")
+            }
+            _ => None,
         }
     }
 
@@ -125,14 +137,26 @@ async fn install(place: &Place, json: bool) -> Result<u8, Failure> {
             &json!({ "v": output::JSON_VERSION, "database": database, "layout": LAYOUT, "changed": changed }),
         )?;
     } else {
-        let done = if changed { "is installed" } else { "was installed already" };
+        let done = match found {
+            None => "is installed",
+            Some(_) if changed => "is brought up to date",
+            Some(_) => "was installed already",
+        };
         output::print(&format!("the fence {done} in {} (layout {LAYOUT})\n", place.shown))?;
+    }
+    if let Some(notice) = base.took_away().filter(|_| changed && found.is_some()) {
+        output::say(notice);
     }
     Ok(0)
 }
 
 async fn status(place: &Place, resource: Option<&str>, json: bool) -> Result<u8, Failure> {
-    let mut base = installed(place).await?;
+    let (mut base, layout) = installed(place).await?;
+    if layout < LAYOUT {
+        let text = "which keeps what was seen and who may enter";
+        let old = format!("the fence in {} has layout {layout}; first: lockkeeper fence install, {text}", place.shown);
+        return Err(Failure::config(old));
+    }
     let rows = limit(place, base.status(resource)).await?;
     if json {
         let fences: Vec<_> = rows.iter().map(row_json).collect();
@@ -147,12 +171,14 @@ async fn status(place: &Place, resource: Option<&str>, json: bool) -> Result<u8,
         ));
     } else {
         let dash = || "-".to_owned();
-        let mut lines = vec![["RESOURCE", "TOKEN", "STORE", "ENTERED"].map(str::to_owned).to_vec()];
+        let mut lines = vec![["RESOURCE", "TOKEN", "SHARED", "STORE", "ENTERED"].map(str::to_owned).to_vec()];
         lines.extend(rows.into_iter().map(|row| {
             let store = row.store.map_or_else(dash, |store| escape(store.as_bytes()));
-            vec![escape(row.resource.as_bytes()), row.token.to_string(), store, row.entered_at.unwrap_or_else(dash)]
+            let mark = |token: i64| if token == 0 { dash() } else { token.to_string() };
+            let (token, shared) = (mark(row.token), mark(row.shared));
+            vec![escape(row.resource.as_bytes()), token, shared, store, row.entered_at.unwrap_or_else(dash)]
         }));
-        output::print(&output::columns(&lines, &[1]))?;
+        output::print(&output::columns(&lines, &[1, 2]))?;
     }
     Ok(0)
 }
@@ -161,13 +187,15 @@ fn row_json(row: &Row) -> serde_json::Value {
     json!({
         "resource": escape(row.resource.as_bytes()),
         "token": row.token,
+        "shared": row.shared,
         "store": row.store.as_ref().map(|store| escape(store.as_bytes())),
         "entered_at": row.entered_at,
     })
 }
 
 async fn reset(place: &Place, resource: Option<&str>, json: bool) -> Result<u8, Failure> {
-    let mut base = installed(place).await?;
+    // The same in every layout: a row goes, and both its marks with it.
+    let (mut base, _) = installed(place).await?;
     let count = limit(place, base.reset(resource)).await?;
     let what = resource.map_or_else(|| "all fences".to_owned(), |r| format!("the fence of '{}'", escape(r.as_bytes())));
     if json {
@@ -181,14 +209,13 @@ async fn reset(place: &Place, resource: Option<&str>, json: bool) -> Result<u8, 
     Ok(if count > 0 { 0 } else { exit::NOT_HELD })
 }
 
-async fn installed(place: &Place) -> Result<Base, Failure> {
+/// An open database with a fence, and its layout.
+async fn installed(place: &Place) -> Result<(Base, i64), Failure> {
     let mut base = Base::open(place).await?;
     let found = limit(place, base.layout()).await?;
     refuse_newer(place, found)?;
-    if found.is_none() {
-        return Err(Failure::config(format!("there is no fence in {}; first: lockkeeper fence install", place.shown)));
-    }
-    Ok(base)
+    let absent = || Failure::config(format!("there is no fence in {}; first: lockkeeper fence install", place.shown));
+    found.map(|layout| (base, layout)).ok_or_else(absent)
 }
 
 fn refuse_newer(place: &Place, found: Option<i64>) -> Result<(), Failure> {
@@ -203,6 +230,15 @@ fn refuse_newer(place: &Place, found: Option<i64>) -> Result<(), Failure> {
 
 fn failure(kind: ErrorKind, text: impl Into<String>) -> Failure {
     Failure::from(Error::new(kind, text))
+}
+
+/// Why a server could not be spoken to, naming where it was looked for.
+fn unreached(at: &str, error: &std::io::Error) -> String {
+    match error.kind() {
+        // The latter: there is no such socket.
+        std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound => format!("nothing listens at {at}"),
+        _ => format!("the connection to {at} failed: {error}"),
+    }
 }
 
 /// What a lock that did not come in time means.

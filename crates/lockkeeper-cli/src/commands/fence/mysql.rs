@@ -1,13 +1,14 @@
 //! MySQL and MariaDB.
 
 use super::url::Place;
-use super::{LOCK_PATIENCE, Row, failure, inside, tls};
+use super::{LOCK_PATIENCE, Row, failure, inside, tls, unreached};
 use crate::exit::Failure;
+use crate::store;
 use lockkeeper::ErrorKind;
 use lockkeeper::fence::mysql as fence;
 use lockkeeper::name::escape;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Error, OptsBuilder, SslOpts};
+use mysql_async::{Conn, Error, IoError, OptsBuilder, SslOpts};
 
 /// Where Debian's servers listen.
 const SOCKET: &str = "/run/mysqld/mysqld.sock";
@@ -15,6 +16,7 @@ const SOCKET: &str = "/run/mysqld/mysqld.sock";
 pub(super) struct Base {
     connection: Conn,
     shown: String,
+    at: String,
 }
 
 impl Base {
@@ -26,11 +28,20 @@ impl Base {
             .db_name(Some(place.database.clone()))
             .tcp_port(place.port)
             .prefer_socket(false);
-        match (&place.socket, place.host.as_str()) {
-            (Some(socket), _) => options = options.socket(Some(socket.to_string_lossy())),
-            (None, "") => options = options.socket(Some(SOCKET)),
-            (None, host) => options = options.ip_or_hostname(host),
-        }
+        let at = match (&place.socket, place.host.as_str()) {
+            (Some(socket), _) => {
+                options = options.socket(Some(socket.to_string_lossy()));
+                store::path(socket)
+            }
+            (None, "") => {
+                options = options.socket(Some(SOCKET));
+                SOCKET.to_owned()
+            }
+            (None, host) => {
+                options = options.ip_or_hostname(host);
+                place.address()
+            }
+        };
         // A socket has none, as in libpq; the driver would ask for it all the same.
         if place.tls && place.socket.is_none() && !place.host.is_empty() {
             // The driver takes the process's provider.
@@ -38,7 +49,7 @@ impl Base {
             let roots = tls::authorities(place)?.into_iter().map(|c| c.to_vec().into()).collect();
             options = options.ssl_opts(SslOpts::default().with_root_certs(roots).with_disable_built_in_roots(true));
         }
-        let failed = |e: Error| map_err(&place.shown, &e);
+        let failed = |e: Error| map_err(&place.shown, &at, &e);
         let mut connection = Conn::new(options).await.map_err(failed)?;
         // A statement that we no longer wait for must not be done later.
         let patience = LOCK_PATIENCE.as_secs();
@@ -47,7 +58,12 @@ impl Base {
             "SET innodb_lock_wait_timeout = {patience}, lock_wait_timeout = {patience}, sql_mode = 'STRICT_ALL_TABLES'"
         );
         connection.query_drop(set).await.map_err(failed)?;
-        Ok(Self { connection, shown: place.shown.clone() })
+        Ok(Self { connection, shown: place.shown.clone(), at })
+    }
+
+    /// MySQL rather than MariaDB, whose versions begin at 10.
+    pub(super) fn is_mysql(&self) -> bool {
+        self.connection.server_version().0 < 10
     }
 
     pub(super) async fn layout(&mut self) -> Result<Option<i64>, Failure> {
@@ -64,8 +80,8 @@ impl Base {
         loop {
             tries += 1;
             match self.install_once().await {
-                // Somebody else has just made a procedure that we were about to make.
-                Err(Error::Server(e)) if e.code == 1304 && tries < 10 => {}
+                // Another installer has just made the procedure, or the column, that we were about to make.
+                Err(Error::Server(e)) if matches!(e.code, 1304 | 1060) && tries < 10 => {}
                 done => return done.map_err(|e| self.failed(&e)),
             }
         }
@@ -79,10 +95,10 @@ impl Base {
     }
 
     pub(super) async fn status(&mut self, resource: Option<&str>) -> Result<Vec<Row>, Failure> {
-        type Columns = (String, i64, Option<String>, Option<String>);
+        type Columns = (String, i64, Option<String>, Option<String>, i64);
         let rows: Result<Vec<Columns>, _> = self.connection.exec(fence::STATUS_SQL, (resource, resource)).await;
         let rows = rows.map_err(|e| self.failed(&e))?;
-        let row = |(resource, token, store, entered_at)| Row { resource, token, store, entered_at };
+        let row = |(resource, token, store, entered_at, shared)| Row { resource, token, store, entered_at, shared };
         Ok(rows.into_iter().map(row).collect())
     }
 
@@ -96,11 +112,11 @@ impl Base {
     }
 
     fn failed(&self, error: &Error) -> Failure {
-        map_err(&self.shown, error)
+        map_err(&self.shown, &self.at, error)
     }
 }
 
-fn map_err(shown: &str, error: &Error) -> Failure {
+fn map_err(shown: &str, at: &str, error: &Error) -> Failure {
     let (kind, why) = match error {
         Error::Server(e) => {
             let kind = match e.code {
@@ -115,6 +131,7 @@ fn map_err(shown: &str, error: &Error) -> Failure {
             };
             (kind, if e.code == 1205 { inside() } else { e.message.clone() })
         }
+        Error::Io(IoError::Io(e)) => (ErrorKind::Unavailable, unreached(at, e)),
         Error::Io(e) => (ErrorKind::Unavailable, e.to_string()),
         Error::Driver(e) => (ErrorKind::Unavailable, e.to_string()),
         other => (ErrorKind::Unexpected, other.to_string()),

@@ -1,8 +1,9 @@
 //! PostgreSQL.
 
 use super::url::Place;
-use super::{LOCK_PATIENCE, Row, failure, inside, tls};
+use super::{LOCK_PATIENCE, Row, failure, inside, tls, unreached};
 use crate::exit::Failure;
+use crate::store;
 use lockkeeper::ErrorKind;
 use lockkeeper::fence::postgres as fence;
 use lockkeeper::name::escape;
@@ -11,9 +12,13 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, Error, NoTls};
 
+/// Where Debian's servers listen.
+const DIRECTORY: &str = "/var/run/postgresql";
+
 pub(super) struct Base {
     client: Client,
     shown: String,
+    at: String,
     settings: String,
 }
 
@@ -21,10 +26,21 @@ impl Base {
     pub(super) async fn open(place: &Place) -> Result<Self, Failure> {
         let mut config = Config::new();
         config.application_name("lockkeeper").port(place.port);
-        match &place.socket {
-            Some(socket) => config.host_path(socket),
-            None if place.host.is_empty() => config.host_path(PathBuf::from("/var/run/postgresql")),
-            None => config.host(&place.host),
+        let directory = match &place.socket {
+            None if place.host.is_empty() => Some(PathBuf::from(DIRECTORY)),
+            // A host that begins with a slash is the directory of a socket.
+            None => Some(PathBuf::from(&place.host)).filter(|host| host.has_root()),
+            socket => socket.clone(),
+        };
+        let at = match directory {
+            Some(directory) => {
+                config.host_path(&directory);
+                store::path(&directory.join(format!(".s.PGSQL.{}", place.port)))
+            }
+            None => {
+                config.host(&place.host);
+                place.address()
+            }
         };
         if let Some(user) = &place.user {
             config.user(user);
@@ -39,12 +55,12 @@ impl Base {
         let client = if place.tls {
             config.ssl_mode(SslMode::Require);
             let tls = tokio_postgres_rustls::MakeRustlsConnect::new(tls::config(place)?);
-            let (client, connection) = config.connect(tls).await.map_err(|e| map_err(&shown, &e))?;
+            let (client, connection) = config.connect(tls).await.map_err(|e| map_err(&shown, &at, &e))?;
             tokio::spawn(connection);
             client
         } else {
             config.ssl_mode(SslMode::Disable);
-            let (client, connection) = config.connect(NoTls).await.map_err(|e| map_err(&shown, &e))?;
+            let (client, connection) = config.connect(NoTls).await.map_err(|e| map_err(&shown, &at, &e))?;
             tokio::spawn(connection);
             client
         };
@@ -53,7 +69,7 @@ impl Base {
         if let Some(schema) = &place.schema {
             settings += &format!("; SET LOCAL search_path = \"{}\"", schema.replace('"', "\"\""));
         }
-        let mut base = Self { client, shown, settings };
+        let mut base = Self { client, shown, at, settings };
         let rows = base.ask("SELECT current_schema()::text", &[]).await.map_err(|e| base.failed(&e))?;
         if rows.first().and_then(|row| row.get::<_, Option<String>>(0)).is_none() {
             let which = place.schema.as_ref().map_or_else(String::new, |s| format!(" '{}'", escape(s.as_bytes())));
@@ -97,6 +113,7 @@ impl Base {
                 token: row.try_get(1)?,
                 store: row.try_get(2)?,
                 entered_at: row.try_get(3)?,
+                shared: row.try_get(4)?,
             })
         };
         rows.iter().map(row).collect::<Result<_, _>>().map_err(|e| self.failed(&e))
@@ -110,7 +127,7 @@ impl Base {
     }
 
     fn failed(&self, error: &tokio_postgres::Error) -> Failure {
-        map_err(&self.shown, error)
+        map_err(&self.shown, &self.at, error)
     }
 }
 
@@ -119,7 +136,7 @@ fn lacks_password(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.to_string().contains("password missing"))
 }
 
-fn map_err(shown: &str, error: &tokio_postgres::Error) -> Failure {
+fn map_err(shown: &str, at: &str, error: &tokio_postgres::Error) -> Failure {
     let code = error.code().map_or("", |code| code.code());
     let kind = match code {
         "42501" => ErrorKind::Denied,
@@ -139,7 +156,7 @@ fn map_err(shown: &str, error: &tokio_postgres::Error) -> Failure {
         (None, _) if lacks_password(error) => {
             "the server asks for a password, and none was given: use password_file= or PGPASSWORD".to_owned()
         }
-        (None, Some(source)) => source.to_string(),
+        (None, Some(source)) => source.downcast_ref().map_or_else(|| source.to_string(), |io| unreached(at, io)),
         (None, None) => error.to_string(),
     };
     failure(kind, format!("{shown}: {}", escape(why.as_bytes())))

@@ -46,7 +46,8 @@ impl Base {
         let read = || {
             let mut statement = self.connection.prepare(fence::STATUS_SQL)?;
             let rows = statement.query_map([resource], |row| {
-                Ok(Row { resource: row.get(0)?, token: row.get(1)?, store: row.get(2)?, entered_at: row.get(3)? })
+                let (resource, token, store) = (row.get(0)?, row.get(1)?, row.get(2)?);
+                Ok(Row { resource, token, store, entered_at: row.get(3)?, shared: row.get(4)? })
             })?;
             rows.collect::<Result<Vec<_>, _>>()
         };

@@ -67,6 +67,14 @@ pub(super) struct Place {
     pub(super) ca_file: Option<(String, PathBuf)>,
 }
 
+impl Place {
+    /// Host and port, as people write them.
+    pub(super) fn address(&self) -> String {
+        let host = escape(self.host.as_bytes());
+        if host.contains(':') { format!("[{host}]:{}", self.port) } else { format!("{host}:{}", self.port) }
+    }
+}
+
 /// The URL, and what the user should know about the choice.
 pub(super) fn choose(argument: Option<&str>) -> Result<(String, Vec<String>), Failure> {
     if let Some(url) = argument {
@@ -259,6 +267,7 @@ mod tests {
         assert_eq!(place.shown, "postgres://me@db.internal:6000/shop");
         let place = parse("mysql://[::1]/shop?sslmode=require").ok().unwrap();
         assert!(place.host == "::1" && place.port == 3306 && place.tls);
+        assert_eq!(place.address(), "[::1]:3306");
         assert!(!parse("mariadb://localhost/shop").ok().unwrap().tls);
         assert!(!parse("postgres:///shop?socket=/run/pg").ok().unwrap().tls);
     }
