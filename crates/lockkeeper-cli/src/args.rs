@@ -1,29 +1,23 @@
 //! The command line, in one table: parsing, `--help`, completions and the manual come from it.
 
-use crate::exit::{CODES, Failure};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+mod text;
+mod wrong;
+
+pub(crate) use text::{ENVIRONMENT, EXAMPLES};
+
+use crate::exit::Failure;
+use clap::builder::PossibleValuesParser;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use lockkeeper::Token;
 use std::ffi::OsString;
 use std::time::Duration;
 
-const EXAMPLES: &str = "\
-Examples:
-  cron: skip this time if the last one is still busy, and send no mail about it
-    */5 * * * *  lockkeeper run --store local -n --busy-code 0 reports -- /usr/local/bin/make-reports
-  deploy: wait up to ten minutes for a deployment under way, and stop after an hour
-    lockkeeper run -w 10m --max-hold 1h --label \"$USER\" deploy/shop -- ./deploy.sh
-  systemd: only one of several units or machines does the work
-    ExecStart=/usr/bin/lockkeeper run --store ${STORE} nightly -- /usr/local/bin/nightly
-  semaphore: at most four encoders at once
-    lockkeeper run --permits 4 encoders -- ffmpeg -i in.mkv out.mp4
-";
-
 /// Runs commands under locks that processes and machines share.
 #[derive(Debug, Parser)]
-#[command(name = "lockkeeper", version, after_help = after_help(), disable_help_subcommand = true, max_term_width = 100)]
+#[command(name = "lockkeeper", version, after_help = text::after_help(), max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Where the locks live: a URL such as sqlite:/srv/locks.db, or "local" for this machine's own file.
+    /// Where the locks live: a URL such as sqlite:/srv/locks.db, or "local" for this user's own file on this machine.
     ///
     /// Without it: LOCKKEEPER_STORE, then the file named by LOCKKEEPER_STORE_FILE, then `store = "URL"` in
     /// ~/.config/lockkeeper/config.toml or /etc/lockkeeper/config.toml, then the local file.
@@ -34,12 +28,18 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// The commands, in the table's order.
+const COMMANDS: [&str; 9] = ["run", "ls", "show", "break", "fence", "store", "completions", "man", "help"];
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a command while holding a lock.
-    #[command(after_help = after_help())]
+    #[command(after_help = text::after_help())]
     Run(RunArgs),
     /// List the locks that are held or waited for.
+    ///
+    /// On a narrow terminal long names and labels are shortened, then columns are left out; to a pipe everything is
+    /// written.
     Ls {
         /// Only names that begin with this.
         prefix: Option<OsString>,
@@ -88,7 +88,8 @@ pub(crate) enum Command {
     },
     /// Print the manual page, of one command if it is named.
     Man {
-        /// run, ls, show, break, fence, store, completions or man.
+        /// The command.
+        #[arg(value_parser = PossibleValuesParser::new(COMMANDS))]
         command: Option<String>,
     },
 }
@@ -166,7 +167,8 @@ pub(crate) struct RunArgs {
     /// Wait at most this long, such as 10s or 5m, then exit 75 [default: for ever].
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
-    /// How long the lock outlives this process if it dies; renewed while it lives.
+    /// How long the lock outlives this process if it dies; renewed while it lives. ZooKeeper and Consul may take longer
+    /// to notice: `show` says how long at worst.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub(crate) ttl: Duration,
     /// Stop the command before it has held the lock this long [default: no limit].
@@ -187,15 +189,13 @@ pub(crate) struct RunArgs {
     /// Tell what happens as JSON lines on stderr instead of sentences.
     #[arg(long)]
     pub(crate) json: bool,
-    /// The lock: 1 to 512 bytes, such as billing/invoices.
+    /// The lock: 1 to 512 bytes, such as billing/invoices. One that begins with a dash goes after a "--" of its own.
+    // Its place is said because a table that is changed afterwards, as below, would put it behind the command.
+    #[arg(index = 1)]
     pub(crate) name: OsString,
     /// The command and its arguments, after "--". It finds LOCKKEEPER_TOKEN and others in its environment.
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(index = 2, last = true, required = true, value_name = "CMD")]
     pub(crate) cmd: Vec<OsString>,
-}
-
-fn after_help() -> String {
-    format!("{EXAMPLES}\n{CODES}")
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -222,81 +222,36 @@ pub(crate) enum Parsed {
 
 /// Reads the command line.
 pub(crate) fn parse(argv: &[OsString]) -> Result<Parsed, Failure> {
-    match Cli::try_parse_from(argv) {
-        Ok(cli) => Ok(Parsed::Cli(Box::new(cli))),
-        Err(error) => match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                let text = error.render();
-                Ok(Parsed::Text(if crate::output::colours() { text.ansi().to_string() } else { text.to_string() }))
-            }
-            _ => Err(Failure::usage(sentence(&error, argv))),
+    let error = match Cli::try_parse_from(argv) {
+        Ok(cli) => return Ok(Parsed::Cli(Box::new(cli))),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let text = error.render();
+            Ok(Parsed::Text(if crate::output::colours() { text.ansi().to_string() } else { text.to_string() }))
+        }
+        ErrorKind::MissingRequiredArgument => match name_after_dashes(argv) {
+            Some(cli) => Ok(Parsed::Cli(Box::new(cli))),
+            None => Err(Failure::usage(wrong::sentence(&error, argv))),
         },
+        _ => Err(Failure::usage(wrong::sentence(&error, argv))),
     }
 }
 
-/// One sentence instead of clap's paragraph.
-fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
-    let is_run = argv.iter().skip(1).any(|a| a == "run");
-    let is_store = argv.iter().skip(1).any(|a| a == "store");
-    let context = |kind| match error.get(kind) {
-        Some(ContextValue::String(s)) => lockkeeper::name::escape(s.as_bytes()),
-        Some(ContextValue::Strings(s)) => lockkeeper::name::escape(s.join(", ").as_bytes()),
-        _ => String::new(),
-    };
-    let arg = context(ContextKind::InvalidArg);
-    match error.kind() {
-        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if is_store => {
-            "say what to do with the store: lockkeeper store init [URL]".to_owned()
-        }
-        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            if argv.iter().skip(1).any(|a| a == "fence") {
-                "say what to do with the fence: install, status or reset; see lockkeeper fence --help".to_owned()
-            } else {
-                "say what to do: run, ls, show, break, fence, store, completions or man; see lockkeeper --help"
-                    .to_owned()
-            }
-        }
-        ErrorKind::MissingRequiredArgument if is_run && arg.contains("<CMD>") => {
-            let missing = if arg.contains("NAME") { "a lock name and a command are" } else { "the command is" };
-            format!("{missing} missing; write: lockkeeper run NAME -- CMD…")
-        }
-        ErrorKind::MissingRequiredArgument => format!("{arg} is missing; see --help"),
-        ErrorKind::UnknownArgument if is_run && !arg.starts_with('-') && !argv.iter().any(|a| a == "--") => {
-            format!("'{arg}' is one word too many; the command goes after --: lockkeeper run NAME -- CMD…")
-        }
-        ErrorKind::UnknownArgument => format!("'{arg}' is not known here; see --help"),
-        ErrorKind::InvalidSubcommand => {
-            let word = context(ContextKind::InvalidSubcommand);
-            let known = if argv.iter().skip(1).any(|a| a == "fence") {
-                "install, status and reset"
-            } else if is_store {
-                "store init"
-            } else {
-                "run, ls, show, break, fence, store, completions and man"
-            };
-            format!("'{word}' is not a command; known are {known}")
-        }
-        ErrorKind::ArgumentConflict if arg == context(ContextKind::PriorArg) => format!("{arg} is given twice"),
-        ErrorKind::ArgumentConflict => {
-            format!("{arg} cannot be used together with {}", context(ContextKind::PriorArg))
-        }
-        ErrorKind::ValueValidation => match std::error::Error::source(error) {
-            Some(why) => format!("{arg}: {why}"),
-            None => format!("{arg}: '{}' is not valid", context(ContextKind::InvalidValue)),
-        },
-        ErrorKind::InvalidValue if context(ContextKind::InvalidValue).is_empty() => {
-            format!("{arg} needs a value")
-        }
-        ErrorKind::InvalidValue => {
-            let known = context(ContextKind::ValidValue);
-            format!("{arg}: '{}' is not one of {known}", context(ContextKind::InvalidValue))
-        }
-        _ => {
-            let text = error.to_string();
-            let line = text.lines().next().unwrap_or("the command line is wrong");
-            lockkeeper::name::escape(line.trim_start_matches("error: ").as_bytes())
-        }
+/// `run [OPTIONS] -- NAME -- CMD…`, for a name that begins with a dash. The table knows one `--` and takes all that
+/// follows for the command; so this is for command lines that it finds without a name.
+fn name_after_dashes(argv: &[OsString]) -> Option<Cli> {
+    let table = table().mut_subcommand("run", |run| run.mut_arg("name", |name| name.required(false).default_value("")));
+    let matches = table.try_get_matches_from(argv).ok()?;
+    let mut cli = Cli::from_arg_matches(&matches).ok()?;
+    let Command::Run(run) = &mut cli.command else { return None };
+    if run.cmd.len() < 3 || run.cmd[1] != "--" {
+        return None;
     }
+    let cmd = run.cmd.split_off(2);
+    run.name = std::mem::replace(&mut run.cmd, cmd).swap_remove(0);
+    Some(cli)
 }
 
 #[cfg(test)]
@@ -306,6 +261,18 @@ mod tests {
     #[test]
     fn the_table_is_consistent() {
         table().debug_assert();
+        let mut table = table();
+        table.build();
+        assert_eq!(table.get_subcommands().map(clap::Command::get_name).collect::<Vec<_>>(), COMMANDS);
+    }
+
+    #[test]
+    fn a_name_after_dashes_leaves_the_command_as_it_is() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let parsed = parse(&words("lockkeeper run --ttl 5s -- -dash -- echo a -- -n b"));
+        let Ok(Parsed::Cli(cli)) = parsed else { panic!("it is understood") };
+        let Command::Run(run) = cli.command else { panic!("it is run") };
+        assert_eq!((run.name, run.cmd), (OsString::from("-dash"), words("echo a -- -n b")));
     }
 
     #[test]

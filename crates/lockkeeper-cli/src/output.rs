@@ -1,5 +1,9 @@
 //! Everything that is printed: sentences on stderr, tables and objects on stdout.
 
+mod table;
+
+pub(crate) use table::{Narrow, columns, screen, shortened, terminal_width, within};
+
 use crate::exit::Failure;
 use lockkeeper::name::escape;
 use lockkeeper::store::{HolderRecord, Record, WaiterRecord};
@@ -7,7 +11,6 @@ use lockkeeper::{LockName, Mode, Note};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use unicode_width::UnicodeWidthStr;
 
 /// The version of every JSON object; grows when a field changes its meaning.
 pub(crate) const JSON_VERSION: u32 = 1;
@@ -42,25 +45,6 @@ pub(crate) fn colours() -> bool {
 /// Bold on a terminal.
 pub(crate) fn bold(text: &str) -> String {
     if colours() { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
-}
-
-/// Lines of cells under each other, the first of them the heading; some columns are aligned to the right.
-pub(crate) fn columns(lines: &[Vec<String>], numbers: &[usize]) -> String {
-    let cells = lines.first().map_or(0, Vec::len);
-    let width = |i: usize| lines.iter().map(|line| line[i].width()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..cells).map(width).collect();
-    let mut text = String::new();
-    for (at, line) in lines.iter().enumerate() {
-        let padded = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-            let pad = " ".repeat(width - cell.width());
-            if numbers.contains(&column) { format!("{pad}{cell}") } else { format!("{cell}{pad}") }
-        });
-        let line = padded.collect::<Vec<_>>().join("  ");
-        let line = line.trim_end();
-        text += &if at == 0 { bold(line) } else { line.to_owned() };
-        text.push('\n');
-    }
-    text
 }
 
 /// `3.2s`, or `-` when it is not known.
@@ -137,6 +121,15 @@ pub(crate) fn mode_word(mode: Mode) -> &'static str {
         Mode::Shared => "shared",
         Mode::Permit { .. } => "permit",
         _ => "other",
+    }
+}
+
+/// How a lock is held, after the word "held": nothing for an Exclusive one.
+pub(crate) fn manner(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => String::new(),
+        Mode::Permit { .. } => format!(" as a {mode}"),
+        _ => format!(" {mode}"),
     }
 }
 

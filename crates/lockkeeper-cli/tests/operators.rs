@@ -4,7 +4,9 @@ mod common;
 
 use common::{Place, one_sentence};
 use std::os::unix::fs::PermissionsExt;
-use testkit::Proc;
+use std::process::Command;
+use testkit::{Proc, Pty};
+use unicode_width::UnicodeWidthStr;
 
 #[test]
 fn ls_shows_a_table_and_an_object() {
@@ -27,6 +29,41 @@ fn ls_shows_a_table_and_an_object() {
     let object = place.ends(&["ls", "--json"]).stdout;
     assert!(object.contains("\"v\":1") && object.contains("\"name\":\"billing/invoices\""), "{object}");
     assert_eq!(place.ends(&["ls", "other"]).stdout, "");
+}
+
+#[test]
+fn ls_fits_the_screen_and_never_cuts_a_token() {
+    let place = Place::new();
+    let name = format!("billing/{}", "x".repeat(80));
+    let _holder = place.holder(&name, &["--label", &"label ".repeat(12)]);
+    let _other = place.start(&["run", &name, "--", "true"]);
+    place.until_waiting(&name, 1);
+    let token = place.text("token");
+    let piped = place.ends(&["ls"]).stdout;
+    assert!(piped.contains(&name) && piped.contains(&"label ".repeat(12)), "{piped}");
+    for (columns, words) in [
+        (120, &["NAME", "MODE", "HOLDER", "LABEL", "TOKEN", "HELD FOR", "ENDS IN", "WAITERS"][..]),
+        (80, &["NAME", "HOLDER", "LABEL", "TOKEN", "HELD FOR"]),
+        (60, &["NAME", "HOLDER", "TOKEN"]),
+        (34, &["NAME", "TOKEN"]),
+    ] {
+        for by_variable in [true, false] {
+            let ls = place.lockkeeper(&["ls"]);
+            let mut shell = Command::new("sh");
+            let set = if by_variable { "stty cols 200; export COLUMNS=" } else { "stty cols " };
+            shell.args(["-c", &format!("{set}{columns}; exec \"$@\""), "sh"]).arg(ls.get_program()).args(ls.get_args());
+            ls.get_envs().for_each(|(key, value)| _ = shell.env(key, value.unwrap_or_default()));
+            let mut pty = Pty::start(shell.env("NO_COLOR", "1").current_dir(place.dir.path()));
+            assert_eq!(pty.wait(), 0, "{}", pty.screen());
+            pty.shows(&token);
+            let screen = pty.screen();
+            let lines: Vec<_> = screen.lines().collect();
+            assert_eq!(lines.len(), 2, "{screen}");
+            assert!(lines.iter().all(|line| line.width() <= columns), "{columns}: {screen}");
+            assert!(words.iter().all(|word| lines[0].contains(word)), "{columns}: {screen}");
+            assert!(lines[1].starts_with("billing/xxxxxxx") && lines[1].contains('…'), "{columns}: {screen}");
+        }
+    }
 }
 
 #[test]
@@ -70,9 +107,7 @@ fn completions_manual_and_help_come_from_one_table() {
         let script = place.ends(&["completions", shell]).stdout;
         assert!(script.contains("max-hold") && !script.contains("__child"), "{shell}");
     }
-    assert!(place.ends(&["man"]).stdout.contains(".TH lockkeeper 1"));
-    assert!(place.ends(&["man", "run"]).stdout.contains("max\\-hold"));
-    for args in [&["--help"] as &[&str], &["run", "--help"]] {
+    for args in [&["--help"] as &[&str], &["run", "--help"], &["help"], &["help", "run"]] {
         let help = place.ends(args);
         assert_eq!(help.code, Some(0));
         for word in ["cron:", "deploy:", "systemd:", "semaphore:", "Exit codes:", "  75  ", "  76  ", "  130  "] {
@@ -81,6 +116,48 @@ fn completions_manual_and_help_come_from_one_table() {
         assert!(!help.stdout.contains('\x1b'));
     }
     assert!(place.ends(&["--version"]).stdout.starts_with("lockkeeper "));
+}
+
+#[test]
+fn help_is_a_command() {
+    let place = Place::new();
+    for words in [&["run"][..], &["ls"], &["fence"], &["fence", "install"], &["store", "init"]] {
+        let by_command = place.ends(&[&["help"], words].concat());
+        assert_eq!(by_command.code, Some(0), "{by_command:?}");
+        assert_eq!(by_command.stdout, place.ends(&[words, &["--help"]].concat()).stdout, "{words:?}");
+    }
+    one_sentence(&place.ends(&["help", "rnu"]), 64, "'rnu' is not a command");
+}
+
+#[test]
+fn the_manual_has_the_sections_that_people_look_for() {
+    let place = Place::new();
+    let page = |args: &[&str]| {
+        let ended = place.ends(&[&["man"], args].concat());
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{args:?}");
+        ended.stdout
+    };
+    for (args, title) in [(&[][..], ".TH lockkeeper 1"), (&["run"], ".TH lockkeeper-run 1")] {
+        let page = page(args);
+        assert!(page.contains(title), "{page}");
+        let section = |name: &str| {
+            let from = page.find(&format!("\n.SH {name}\n")).unwrap_or_else(|| panic!("{name} is not in {page}"));
+            page[from..].split("\n.SH ").nth(1).unwrap_or_default().to_owned()
+        };
+        assert!(!page.contains(".SH EXTRA"), "{page}");
+        for code in ["0", "1", "64", "69", "75", "76", "127", "130"] {
+            assert!(section("\"EXIT STATUS\"").contains(&format!("\\fB{code}")), "{code}: {page}");
+        }
+        for name in ["STORE", "STORE_FILE", "LOG", "NAME", "TOKEN", "HOLDER", "TTL_MS"] {
+            assert!(section("ENVIRONMENT").contains(&format!("\\fBLOCKKEEPER_{name}\\fR")), "{name}: {page}");
+        }
+        assert!(section("EXAMPLES").contains("lockkeeper run \\-\\-store local \\-n \\-\\-busy\\-code 0"), "{page}");
+    }
+    assert!(page(&["run"]).contains("run\\fR [OPTIONS] <NAME> \\-\\- <CMD>..."), "{}", page(&["run"]));
+    assert!(page(&["run"]).contains("max\\-hold"));
+    for command in ["ls", "show", "break", "fence", "store", "completions", "man", "help"] {
+        assert!(page(&[command]).contains(".SH SYNOPSIS"));
+    }
 }
 
 #[test]
@@ -97,7 +174,10 @@ fn the_store_is_chosen_in_order() {
     let local = format!("{base}/.local/state/lockkeeper/locks.db");
     assert_eq!(
         (store, said),
-        (format!("sqlite:{local}"), format!("lockkeeper: local store {local}: excludes only this machine"))
+        (
+            format!("sqlite:{local}"),
+            format!("lockkeeper: local store {local}: excludes only this user on this machine")
+        )
     );
     let mode = |path: &str| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&format!("{base}/.local/state/lockkeeper")), 0o700);

@@ -13,6 +13,36 @@ fn wrong_command_lines() {
     for (args, code, part) in [
         (vec![], 64, "say what to do"),
         (vec!["dance"], 64, "'dance' is not a command"),
+        (vec!["rnu", "x", "--", "touch", "ran"], 64, "'rnu' is not a command (did you mean 'run'?); known are run, ls"),
+        (vec!["fence", "instal"], 64, "did you mean 'install'?"),
+        (vec!["store", "inti"], 64, "did you mean 'init'?"),
+        (
+            vec!["run", "--stor", "local", "x", "--", "touch", "ran"],
+            64,
+            "'--stor' is not known here (did you mean '--store'?)",
+        ),
+        (vec!["ls", "--jsn"], 64, "did you mean '--json'?"),
+        (vec!["completions", "bahs"], 64, "did you mean 'bash'?"),
+        (vec!["man", "rnu"], 64, "did you mean 'run'?"),
+        (vec!["run", "--store", "redid://h", "x", "--", "touch", "ran"], 78, "did you mean redis://HOST?"),
+        (
+            vec!["run", "--store", "postgre://h/d", "x", "--", "touch", "ran"],
+            78,
+            "did you mean postgres://HOST/DATABASE?",
+        ),
+        (vec!["run", "--store", "sqlite3:x.db", "x", "--", "touch", "ran"], 78, "did you mean sqlite:PATH?"),
+        // What flock(1) has taught.
+        (vec!["run", "-n", "x", "-c", "touch ran"], 64, "write: lockkeeper run NAME -- sh -c 'CMD'"),
+        (vec!["run", "-n", "-E", "0", "x", "--", "touch", "ran"], 64, "write: --busy-code N"),
+        (vec!["run", "-x", "x", "--", "touch", "ran"], 64, "'-x' is not needed: a lock is exclusive without --shared"),
+        (
+            vec!["run", "-n", "-dash", "--", "touch", "ran"],
+            64,
+            "a name that begins with a dash goes after --: lockkeeper run -- -dash -- CMD…",
+        ),
+        (vec!["show", "-dash"], 64, "goes after --: lockkeeper show -- -dash"),
+        (vec!["run", "--", "touch", "ran"], 64, "the lock name is missing; write: lockkeeper run NAME -- CMD…"),
+        (vec!["run", "--", "x", "--"], 64, "write: lockkeeper run NAME -- CMD…"),
         (vec!["run"], 64, "a lock name and a command are missing"),
         (vec!["run", "x"], 64, "the command is missing"),
         (vec!["run", "x", "--"], 64, "the command is missing"),
@@ -41,7 +71,7 @@ fn wrong_command_lines() {
         (vec!["run", "--store", "sqlite:a.db?bussy=1s", "x", "--", "touch", "ran"], 78, "known are busy"),
         (vec!["run", "--store", "", "x", "--", "touch", "ran"], 78, "--store is empty"),
         (vec!["show", ""], 64, "1 to 512"),
-        (vec!["break", "x"], 64, "--token"),
+        (vec!["break", "x"], 64, "--token <N> is missing; `lockkeeper show NAME` prints it"),
         (vec!["break", "x", "--token", "abc"], 64, "a token is a whole number"),
         (vec!["store"], 64, "lockkeeper store init"),
         (vec!["store", "dance"], 64, "known are store init"),
@@ -49,7 +79,7 @@ fn wrong_command_lines() {
         (vec!["--store", "b:", "store", "init", "a:"], 64, "cannot be used together with"),
         (vec!["store", "init", "what"], 78, "begins with its scheme"),
         (vec!["completions", "cobol"], 64, "is not one of bash"),
-        (vec!["man", "dance"], 64, "'dance' is not a command"),
+        (vec!["man", "dance"], 64, "'dance' is not one of run, ls"),
     ] {
         let ended = place.ends(&args);
         one_sentence(&ended, code, part);

@@ -18,18 +18,41 @@
 //! # }
 //! ```
 //!
-//! | store | URL | feature | excludes | token |
+//! | store | URL | feature | excludes within | token |
 //! |---|---|---|---|---|
-//! | memory | `memory:[NAME]` | always on | one process | max(previous + 1, wall clock µs) |
-//! | SQLite | `sqlite:PATH` | `sqlite` | one machine | max(previous + 1, wall clock µs) |
-//! | Redis, Valkey | `redis://HOST` | `redis` | many machines | max(previous + 1, server clock µs) |
-//! | PostgreSQL | `postgres://HOST/DATABASE` | `postgres` | many machines | max(previous + 1, server clock µs) |
-//! | Redlock | `redlock://HOST,HOST,HOST` | `redlock` | many machines | proposed, confirmed by a majority |
-//! | etcd | `etcd://HOST,HOST,HOST` | `etcd` | many machines | revision |
-//! | Consul | `consul://HOST` | `consul` | many machines | index of the transaction |
+//! | [memory][memory] | `memory:[NAME]` | always on | one process | max(previous + 1, wall clock µs) |
+//! | [SQLite][sqlite] | `sqlite:PATH` | `sqlite` | one machine | max(previous + 1, wall clock µs) |
+//! | [Redis, Valkey][redis] | `redis://HOST`, `rediss://HOST`, `redis+sentinel://HOSTS/NAME`, `redis+cluster://HOSTS` | `redis` | many machines | max(previous + 1, server clock µs) |
+//! | [Redlock][redlock] | `redlock://HOST,HOST,HOST` | `redlock` | many machines | proposed, confirmed by a majority |
+//! | [PostgreSQL][postgres] | `postgres://HOST/DATABASE` | `postgres` | many machines | max(previous + 1, server clock µs) |
+//! | [MySQL, MariaDB][mysql] | `mysql://HOST/DATABASE` | `mysql` | many machines | max(previous + 1, server clock µs) |
+//! | [etcd][etcd] | `etcd://HOST,HOST,HOST`, `etcds://…` | `etcd` | many machines | revision |
+//! | [ZooKeeper][zookeeper] | `zookeeper://HOST,HOST,HOST` | `zookeeper` | many machines | czxid |
+//! | [Consul][consul] | `consul://HOST`, `consuls://HOST` | `consul` | many machines | index of the transaction |
 //!
-//! What a lock can and cannot promise is in `docs/safety.md`; how to write a store of your own in
-//! `docs/custom-store.md`.
+//! Default features have the memory store alone. `testing` is for tests of your code, `conformance` for stores of your
+//! own; `fence-…` and `transaction-…` are helpers for one driver each.
+//!
+//! Read next: what a lock can and cannot promise ([safety]), how a database refuses late writes ([fencing]), what is
+//! simpler than a lock ([when not to lock]), metrics and log events ([operations]), and how to write a store
+//! ([custom store]).
+//!
+//! [memory]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/memory.md
+//! [sqlite]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/sqlite.md
+//! [redis]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/redis.md
+//! [redlock]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/redlock.md
+//! [postgres]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/postgres.md
+//! [mysql]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/mysql.md
+//! [etcd]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/etcd.md
+//! [zookeeper]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/zookeeper.md
+//! [consul]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/consul.md
+//! [safety]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/safety.md
+//! [fencing]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/fencing.md
+//! [when not to lock]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/when-not-to-lock.md
+//! [operations]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/operations.md
+//! [custom store]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/custom-store.md
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod blocking;
 pub mod clock;
@@ -50,6 +73,8 @@ pub mod name;
 pub mod optimistic;
 mod record;
 pub mod register;
+#[doc(hidden)]
+pub mod similar;
 mod slots;
 pub mod store;
 pub mod stores;

@@ -7,11 +7,23 @@ use crate::store::Store;
 use crate::stores::memory::MemoryStore;
 use std::sync::Arc;
 
-/// Every scheme of this version.
-const SCHEMES: &str = "memory:[NAME], sqlite:PATH, redis://HOST, rediss://HOST, redis+sentinel://HOSTS/NAME, \
-    redis+cluster://HOSTS, redlock://HOSTS, mysql://HOST/DATABASE, etcd://HOSTS, etcds://HOSTS, \
-    postgres://HOST/DATABASE, zookeeper://HOSTS[/PATH], \
-    consul://HOST, consuls://HOST";
+/// Every scheme of this version, in the form to write.
+const SCHEMES: &[&str] = &[
+    "memory:[NAME]",
+    "sqlite:PATH",
+    "redis://HOST",
+    "rediss://HOST",
+    "redis+sentinel://HOSTS/NAME",
+    "redis+cluster://HOSTS",
+    "redlock://HOSTS",
+    "mysql://HOST/DATABASE",
+    "etcd://HOSTS",
+    "etcds://HOSTS",
+    "postgres://HOST/DATABASE",
+    "zookeeper://HOSTS[/PATH]",
+    "consul://HOST",
+    "consuls://HOST",
+];
 
 /// A URL taken apart; decoded.
 #[derive(Debug, PartialEq, Eq)]
@@ -65,8 +77,10 @@ pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Store>> {
             "there is no TLS to ZooKeeper yet: write zookeeper://, on a private network or through a tunnel of your own",
         )),
         other => Err(Error::invalid_config(format!(
-            "'{}' is not a store this version knows; known are {SCHEMES}",
-            safe(other)
+            "'{}' is not a store this version knows{}; known are {}",
+            safe(other),
+            similar(other).map_or_else(String::new, |form| format!(" (did you mean {form}?)")),
+            SCHEMES.join(", ")
         ))),
     }
 }
@@ -100,8 +114,8 @@ async fn open_sqlite(parts: Parts) -> Result<Arc<dyn Store>> {
 }
 
 #[cfg(not(feature = "sqlite"))]
-async fn open_sqlite(_: Parts) -> Result<Arc<dyn Store>> {
-    Err(Error::unsupported("sqlite: is not part of this build; turn on the feature 'sqlite' of the lockkeeper crate"))
+async fn open_sqlite(parts: Parts) -> Result<Arc<dyn Store>> {
+    Err(not_built(&parts.scheme, "sqlite"))
 }
 
 #[cfg(feature = "redis")]
@@ -112,10 +126,7 @@ async fn open_redis(parts: Parts) -> Result<Arc<dyn Store>> {
 
 #[cfg(not(feature = "redis"))]
 async fn open_redis(parts: Parts) -> Result<Arc<dyn Store>> {
-    let scheme = parts.scheme;
-    Err(Error::unsupported(format!(
-        "{scheme}: is not part of this build; turn on the feature 'redis' of the lockkeeper crate"
-    )))
+    Err(not_built(&parts.scheme, "redis"))
 }
 
 #[cfg(feature = "redlock")]
@@ -125,8 +136,8 @@ async fn open_redlock(parts: Parts) -> Result<Arc<dyn Store>> {
 }
 
 #[cfg(not(feature = "redlock"))]
-async fn open_redlock(_: Parts) -> Result<Arc<dyn Store>> {
-    Err(Error::unsupported("redlock: is not part of this build; turn on the feature 'redlock' of the lockkeeper crate"))
+async fn open_redlock(parts: Parts) -> Result<Arc<dyn Store>> {
+    Err(not_built(&parts.scheme, "redlock"))
 }
 
 #[cfg(feature = "consul")]
@@ -137,10 +148,7 @@ async fn open_consul(parts: Parts) -> Result<Arc<dyn Store>> {
 
 #[cfg(not(feature = "consul"))]
 async fn open_consul(parts: Parts) -> Result<Arc<dyn Store>> {
-    let scheme = parts.scheme;
-    Err(Error::unsupported(format!(
-        "{scheme}: is not part of this build; turn on the feature 'consul' of the lockkeeper crate"
-    )))
+    Err(not_built(&parts.scheme, "consul"))
 }
 
 #[cfg(feature = "mysql")]
@@ -150,10 +158,7 @@ async fn open_mysql(parts: Parts) -> Result<Arc<dyn Store>> {
 
 #[cfg(not(feature = "mysql"))]
 async fn open_mysql(parts: Parts) -> Result<Arc<dyn Store>> {
-    let scheme = parts.scheme;
-    Err(Error::unsupported(format!(
-        "{scheme}: is not part of this build; turn on the feature 'mysql' of the lockkeeper crate"
-    )))
+    Err(not_built(&parts.scheme, "mysql"))
 }
 
 #[cfg(feature = "etcd")]
@@ -164,10 +169,7 @@ async fn open_etcd(parts: Parts) -> Result<Arc<dyn Store>> {
 
 #[cfg(not(feature = "etcd"))]
 async fn open_etcd(parts: Parts) -> Result<Arc<dyn Store>> {
-    let scheme = parts.scheme;
-    Err(Error::unsupported(format!(
-        "{scheme}: is not part of this build; turn on the feature 'etcd' of the lockkeeper crate"
-    )))
+    Err(not_built(&parts.scheme, "etcd"))
 }
 
 #[cfg(feature = "postgres")]
@@ -176,10 +178,8 @@ async fn open_postgres(parts: Parts) -> Result<Arc<dyn Store>> {
 }
 
 #[cfg(not(feature = "postgres"))]
-async fn open_postgres(_: Parts) -> Result<Arc<dyn Store>> {
-    Err(Error::unsupported(
-        "postgres: is not part of this build; turn on the feature 'postgres' of the lockkeeper crate",
-    ))
+async fn open_postgres(parts: Parts) -> Result<Arc<dyn Store>> {
+    Err(not_built(&parts.scheme, "postgres"))
 }
 
 #[cfg(feature = "zookeeper")]
@@ -189,16 +189,15 @@ async fn open_zookeeper(parts: Parts) -> Result<Arc<dyn Store>> {
 }
 
 #[cfg(not(feature = "zookeeper"))]
-async fn open_zookeeper(_: Parts) -> Result<Arc<dyn Store>> {
-    Err(Error::unsupported(
-        "zookeeper: is not part of this build; turn on the feature 'zookeeper' of the lockkeeper crate",
-    ))
+async fn open_zookeeper(parts: Parts) -> Result<Arc<dyn Store>> {
+    Err(not_built(&parts.scheme, "zookeeper"))
 }
 
 pub(crate) fn parse(url: &str) -> Result<Parts> {
     let Some((scheme, rest)) = url.split_once(':') else {
         // Not echoed: whatever it is may be a secret in the wrong place.
-        return Err(Error::invalid_config(format!("a store URL begins with its scheme; known are {SCHEMES}")));
+        let known = SCHEMES.join(", ");
+        return Err(Error::invalid_config(format!("a store URL begins with its scheme; known are {known}")));
     };
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let mut options: Vec<(String, String)> = Vec::new();
@@ -236,6 +235,33 @@ pub(crate) fn decode(text: &str) -> Result<String> {
     String::from_utf8(out).map_err(|_| Error::invalid_config("a store URL must be UTF-8"))
 }
 
+/// A store whose feature is off.
+#[cfg(any(
+    test,
+    not(all(
+        feature = "consul",
+        feature = "etcd",
+        feature = "mysql",
+        feature = "postgres",
+        feature = "redis",
+        feature = "redlock",
+        feature = "sqlite",
+        feature = "zookeeper"
+    ))
+))]
+fn not_built(scheme: &str, feature: &str) -> Error {
+    Error::unsupported(format!(
+        "this build has no store for {scheme}: URLs; turn on the feature '{feature}' of the lockkeeper crate"
+    ))
+}
+
+/// The known form whose scheme is most like a word.
+fn similar(word: &str) -> Option<&'static str> {
+    let scheme = |form: &&'static str| form.split(':').next().unwrap_or(form);
+    let nearest = crate::similar::nearest(word, SCHEMES.iter().map(scheme))?;
+    SCHEMES.iter().copied().find(|form| scheme(form) == nearest)
+}
+
 fn safe(text: &str) -> String {
     escape(text.as_bytes()).chars().take(60).collect()
 }
@@ -252,6 +278,24 @@ mod tests {
         for bad in ["nothing", "sqlite:%zz", "sqlite:%", "sqlite:%+1", "sqlite:a%00b", "sqlite:x?a=1&a=2"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_word_like_a_scheme_is_told_from_a_stranger() {
+        for (word, form) in [("redsi", "redis://HOST"), ("sqlite3", "sqlite:PATH"), ("etc", "etcd://HOSTS")] {
+            assert_eq!(similar(word), Some(form));
+        }
+        for stranger in ["mongo", "http", "https", "file", "x", ""] {
+            assert_eq!(similar(stranger), None, "{stranger}");
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_not_built_in_is_told_with_its_feature() {
+        let error = not_built("rediss", "redis");
+        assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
+        let expected = "this build has no store for rediss: URLs; turn on the feature 'redis' of the lockkeeper crate";
+        assert_eq!(error.message(), expected);
     }
 
     #[tokio::test]

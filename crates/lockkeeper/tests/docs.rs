@@ -110,6 +110,70 @@ fn examples_are_short_and_say_how_to_run_them() {
     }
 }
 
+/// The rows of the table whose heading begins with `| store |`.
+fn store_table(text: &str) -> String {
+    let lines = text.lines().map(|line| line.trim_start_matches("//!").trim());
+    lines.skip_while(|line| !line.starts_with("| store |")).take_while(|line| line.starts_with('|')).collect()
+}
+
+#[test]
+fn every_store_feature_and_url_scheme_is_in_both_tables() {
+    let manifest = read("crates/lockkeeper/Cargo.toml");
+    let features = manifest.split("[features]").nth(1).and_then(|rest| rest.split("\n[").next()).expect("features");
+    let features = features.lines().filter_map(|line| line.split_once(" = [")).map(|(name, _)| name);
+    let is_store = |name: &&str| {
+        let path = root().join("crates/lockkeeper/src/stores").join(name);
+        path.is_dir() || path.with_extension("rs").exists()
+    };
+    let features: Vec<_> = features.filter(is_store).collect();
+    assert!(features.contains(&"mysql") && features.contains(&"zookeeper"), "{features:?}");
+    // What an unknown scheme is answered with.
+    let code = read("crates/lockkeeper/src/url.rs");
+    let list = code.split("const SCHEMES: ").nth(1).and_then(|rest| rest.split(';').next()).expect("the schemes");
+    let schemes: Vec<_> = list.split('"').skip(1).step_by(2).flat_map(|form| form.split(", ")).collect();
+    let schemes: Vec<_> = schemes.iter().filter_map(|form| form.trim().split_once(':')).map(|(s, _)| s).collect();
+    assert!(schemes.contains(&"mysql") && schemes.contains(&"redis+cluster"), "{schemes:?}");
+    for page in ["README.md", "crates/lockkeeper/src/lib.rs"] {
+        let table = store_table(&read(page));
+        for feature in features.iter().filter(|_| page.ends_with(".rs")) {
+            let shown = if *feature == "memory" { "always on" } else { &format!("`{feature}`") };
+            assert!(table.contains(&format!("| {shown} |")), "{page} has no feature {feature}: {table}");
+        }
+        for scheme in &schemes {
+            assert!(table.contains(&format!("`{scheme}:")), "{page} has no {scheme}: {table}");
+        }
+    }
+    let readme = read("README.md");
+    for feature in features.into_iter().filter(|feature| *feature != "memory") {
+        assert!(readme.contains(&format!("`{feature}`")), "the README does not name the feature {feature}");
+    }
+}
+
+/// Without these, docs.rs shows the memory store alone, and crates.io no link.
+#[test]
+fn docs_rs_builds_every_feature_and_links_lead_to_the_repository() {
+    let manifest = read("crates/lockkeeper/Cargo.toml");
+    let section = manifest.split("[package.metadata.docs.rs]").nth(1).expect("settings for docs.rs");
+    assert!(section.split("\n[").next().is_some_and(|s| s.contains("all-features = true")), "{section}");
+    let workspace = read("Cargo.toml");
+    let repository = workspace.lines().find_map(|line| line.strip_prefix("repository = ")).expect("a repository");
+    let repository = repository.trim_matches('"');
+    for crate_ in ["lockkeeper", "lockkeeper-cli"] {
+        assert!(read(format!("crates/{crate_}/Cargo.toml")).contains("repository.workspace = true"), "{crate_}");
+    }
+    let mut links = 0;
+    let text = read("crates/lockkeeper/src/lib.rs");
+    for target in text.split(repository).skip(1).filter_map(|rest| rest.strip_prefix("/blob/main/")) {
+        links += 1;
+        let file = target.split(['#', '\n']).next().unwrap_or_default();
+        assert!(root().join(file).exists(), "the link to '{file}' leads nowhere");
+    }
+    assert!(links >= 10, "only {links} links found");
+    for command in ["cargo install", "cargo add"] {
+        assert!(read("README.md").contains(command), "the README does not say how to {command}");
+    }
+}
+
 #[test]
 fn the_store_pages_are_linked_from_the_readme() {
     let readme = read("README.md");

@@ -7,11 +7,13 @@ use lockkeeper::store::Record;
 use serde_json::json;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use unicode_width::UnicodeWidthStr;
 
 const COLUMNS: [&str; 8] = ["NAME", "MODE", "HOLDER", "LABEL", "TOKEN", "HELD FOR", "ENDS IN", "WAITERS"];
-/// Columns from here on are aligned to the right.
-const FIRST_NUMBER: usize = 4;
+/// Columns that are aligned to the right: the token and what follows.
+const NUMBERS: [usize; 4] = [4, 5, 6, 7];
+/// On a narrow screen the name and the label are shortened, to what still tells locks apart. Then go the lease's end, the
+/// mode, the waiters, the time, the label and the holder, which `show` tells too. The token is never cut: `break` needs it.
+const NARROW: output::Narrow<'_> = output::Narrow { shorten: &[(0, 16), (3, 8)], leave_out: &[6, 1, 7, 5, 3, 2] };
 
 pub(crate) async fn ls(store: Option<&str>, prefix: Option<OsString>, json: bool) -> Result<u8, Failure> {
     let chosen = store::choose(store)?;
@@ -40,17 +42,17 @@ pub(crate) async fn ls(store: Option<&str>, prefix: Option<OsString>, json: bool
 
 /// A line per holder; a lock that is only waited for has one line too.
 fn table(records: &[Record]) -> String {
-    let mut rows = vec![COLUMNS.map(str::to_owned)];
+    let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
     let dash = || "-".to_owned();
     for record in records {
         let (name, waiting) = (record.name.to_string(), record.waiting.to_string());
         if record.holders.is_empty() {
-            rows.push([name, dash(), dash(), dash(), dash(), dash(), dash(), waiting]);
+            rows.push(vec![name, dash(), dash(), dash(), dash(), dash(), dash(), waiting]);
             continue;
         }
         for holder in &record.holders {
             let note = holder.note.as_ref();
-            rows.push([
+            rows.push(vec![
                 name.clone(),
                 holder.mode.to_string(),
                 note.map_or_else(|| "?".to_owned(), |n| format!("{} (pid {})", escape(n.host.as_bytes()), n.pid)),
@@ -62,16 +64,5 @@ fn table(records: &[Record]) -> String {
             ]);
         }
     }
-    let widths: [usize; 8] = std::array::from_fn(|i| rows.iter().map(|row| row[i].width()).max().unwrap_or(0));
-    let mut text = String::new();
-    for (i, row) in rows.iter().enumerate() {
-        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
-            let pad = " ".repeat(width - cell.width());
-            if column < FIRST_NUMBER { format!("{cell}{pad}") } else { format!("{pad}{cell}") }
-        });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        text += &if i == 0 { output::bold(&line) } else { line };
-        text.push('\n');
-    }
-    text
+    output::within(output::screen(std::io::stdout()), &rows, &NUMBERS, NARROW)
 }

@@ -1,22 +1,68 @@
 //! `man`: the manual page, from the same table as `--help`.
 
-use crate::exit::Failure;
+use crate::exit::{CODES, Failure};
 use crate::{args, output};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+use std::io;
+
+/// What the foot of a page says.
+const SOURCE: &str = concat!("lockkeeper ", env!("CARGO_PKG_VERSION"));
 
 pub(crate) fn man(command: Option<&str>) -> Result<(), Failure> {
     let mut table = args::table();
     let mut title = "lockkeeper".to_owned();
     table.build();
-    if let Some(word) = command {
-        let Some(found) = table.find_subcommand(word).cloned() else {
-            let known = table.get_subcommands().map(|c| c.get_name()).collect::<Vec<_>>().join(", ");
-            let word = lockkeeper::name::escape(word.as_bytes());
-            return Err(Failure::usage(format!("'{word}' is not a command; known are {known}")));
-        };
-        (table, title) = (found, format!("lockkeeper-{word}"));
+    if let Some(found) = command.and_then(|word| table.find_subcommand(word)).cloned() {
+        title = format!("lockkeeper-{}", found.get_name());
+        table = found;
     }
+    // The generator's own line leaves out the "--" before a command.
+    let usage = table.render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage:").trim().to_owned();
+    let has_examples = table.get_after_help().is_some();
+    let man = Man::new(table.override_usage(usage)).title(title).source(SOURCE);
     let mut page = Vec::new();
-    let rendered = clap_mangen::Man::new(table).title(title).render(&mut page);
-    rendered.map_err(|e| Failure::system(format!("cannot write the manual: {e}")))?;
-    output::print(&String::from_utf8_lossy(&page))
+    render(&man, has_examples, &mut page).map_err(|e| Failure::system(format!("cannot write the manual: {e}")))?;
+    // Every section begins with it; once is enough.
+    let preamble = Roff::new().render();
+    output::print(&format!("{preamble}{}", String::from_utf8_lossy(&page).replace(&preamble, "")))
+}
+
+/// The generator's sections, and between them the ones that it would print in one as EXTRA.
+fn render(man: &Man, has_examples: bool, page: &mut Vec<u8>) -> io::Result<()> {
+    man.render_title(page)?;
+    man.render_name_section(page)?;
+    man.render_synopsis_section(page)?;
+    man.render_description_section(page)?;
+    man.render_options_section(page)?;
+    let mut subcommands = Vec::new();
+    man.render_subcommands_section(&mut subcommands)?;
+    if subcommands.windows(3).any(|word| word == b".TP") {
+        page.extend(subcommands);
+    }
+    let mut more = Roff::new();
+    list(&mut more, "EXIT STATUS", &CODES);
+    list(&mut more, "ENVIRONMENT", &args::ENVIRONMENT);
+    if has_examples {
+        examples(&mut more);
+    }
+    more.to_writer(page)
+}
+
+/// Words and what they mean.
+fn list(page: &mut Roff, heading: &str, items: &[(&str, &str)]) {
+    page.control("SH", [heading]);
+    for (word, meaning) in items {
+        page.control("TP", []).text([bold(*word)]).text([roman(*meaning)]);
+    }
+}
+
+fn examples(page: &mut Roff) {
+    page.control("SH", ["EXAMPLES"]);
+    for (what, line) in args::EXAMPLES {
+        // Lines to paste are not broken.
+        page.control("PP", []).text([roman(what)]);
+        page.control("RS", ["4"]).control("nf", []).text([roman(line)]).control("fi", []).control("RE", []);
+    }
 }

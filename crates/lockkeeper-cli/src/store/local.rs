@@ -1,4 +1,4 @@
-//! This machine's own file: the system's directory where we may write it, else the user's.
+//! The user's own file on this machine: in the system's directory where we may write it, as root may, else in the user's.
 
 use super::{env, path};
 use crate::exit::Failure;

@@ -1,6 +1,6 @@
-//! Which store to use: `--store`, `LOCKKEEPER_STORE`, `LOCKKEEPER_STORE_FILE`, `config.toml`, this machine's own file.
+//! Which store to use: `--store`, `LOCKKEEPER_STORE`, `LOCKKEEPER_STORE_FILE`, `config.toml`, the user's own file.
 //!
-//! Only the last, which nobody asked for, is announced: whoever expects exclusion across machines must see that it is not.
+//! Only the last, which the user did not ask for, is announced: it excludes neither other machines nor other users.
 
 mod local;
 mod redact;
@@ -92,7 +92,7 @@ pub(crate) fn choose(flag: Option<&str>) -> Result<Chosen, Failure> {
         }
     }
     let file = local::file()?;
-    let notice = format!("local store {}: excludes only this machine", path(&file));
+    let notice = format!("local store {}: excludes only this user on this machine", path(&file));
     Ok(Chosen::at(sqlite_url(&file)).with(Some(notice)))
 }
 

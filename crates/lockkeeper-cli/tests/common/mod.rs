@@ -49,9 +49,14 @@ impl Place {
 
     /// A holder whose command runs until the file `go` exists; returns once it holds.
     pub(crate) fn holder(&self, name: &str, options: &[&str]) -> Proc {
+        self.holder_of(&[options, &[name]].concat())
+    }
+
+    /// As `holder`, with everything that stands before the command's `--`.
+    pub(crate) fn holder_of(&self, words: &[&str]) -> Proc {
         let script =
             "echo $LOCKKEEPER_TOKEN > token; echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; date +%s%N > end";
-        let args = [&["run"], options, &[name, "--", "sh", "-c", script]].concat();
+        let args = [&["run"], words, &["--", "sh", "-c", script]].concat();
         let holder = self.start(&args);
         self.text("pid");
         holder

@@ -1,22 +1,27 @@
 //! Taking the lock, and telling meanwhile who holds it: a live line on a terminal, sentences elsewhere.
 
+mod line;
+
 use super::events::Voice;
 use super::signals::Signals;
 use crate::args::RunArgs;
 use crate::exit::Failure;
 use crate::output;
+use line::{Line, Sight, Words};
 use lockkeeper::store::Record;
-use lockkeeper::{ErrorKind, Guard, Keeper, Lock, LockName, Mode, Result};
+use lockkeeper::{Error, ErrorKind, Guard, Keeper, Lock, LockName, Mode, Result};
 use serde_json::json;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::pin::pin;
 use std::time::{Duration, Instant};
-use unicode_width::UnicodeWidthChar;
 
-/// Waiting shorter than this is not worth a word.
+/// Waiting shorter than this is not worth a word. Also how often a live line is written anew.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often a waiter in a log says that it is still there.
-const REMINDER: Duration = Duration::from_secs(60);
+/// How often a waiter off the terminal looks, so that it can tell of a store that goes away; its own keep-alives ask the
+/// store more often.
+const LOOK: Duration = Duration::from_secs(5);
+/// How long a last look may take when the lock was not to be had: it only makes the sentence better.
+const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// How taking the lock ended.
 #[derive(Debug)]
@@ -36,10 +41,11 @@ pub(super) async fn acquire(
     signals: &mut Signals,
 ) -> Result<Answer, Failure> {
     let started = Instant::now();
-    let line = Line { shown: std::cell::Cell::new(false), live: !voice.json && std::io::stderr().is_terminal() };
+    let line = Line::new(!voice.json && std::io::stderr().is_terminal());
+    let mut sight = Sight::default();
     let mut taking = pin!(lock.acquire());
     let mut look = Box::pin(inspect(keeper, name, PATIENCE));
-    let pause = if line.live { PATIENCE } else { REMINDER };
+    let pause = if line.live { PATIENCE } else { LOOK };
     let taken = loop {
         tokio::select! {
             biased;
@@ -50,7 +56,7 @@ pub(super) async fn acquire(
                 return Ok(Answer::Signalled(number));
             }
             seen = &mut look => {
-                tell(&line, voice, name, &seen, started.elapsed());
+                tell(&line, &mut sight, voice, name, &seen, started.elapsed());
                 look = Box::pin(inspect(keeper, name, pause));
             }
         }
@@ -58,15 +64,10 @@ pub(super) async fn acquire(
     line.clear();
     match taken {
         Ok(guard) => {
-            acquired(voice, &guard, started.elapsed());
+            acquired(voice, &guard, started.elapsed(), sight.away_for(started.elapsed()).filter(|_| !line.live));
             Ok(Answer::Got(guard))
         }
         Err(error) if error.kind() == ErrorKind::Busy => {
-            let by = error.held().map_or_else(|| "somebody else".to_owned(), ToString::to_string);
-            let after = match args.wait {
-                Some(wait) if !args.nonblock => format!("still held after {}", lockkeeper::duration::short(wait)),
-                _ => "held".to_owned(),
-            };
             let fields = json!({
                 "name": name.to_string(),
                 "host": error.held().and_then(|h| h.holder.as_ref()).map(|n| lockkeeper::name::escape(n.host.as_bytes())),
@@ -76,7 +77,8 @@ pub(super) async fn acquire(
                 "code": args.busy_code,
             });
             // A code of 0 says that this is as good as done: cron would mail the words.
-            let sentence = if args.busy_code == 0 { String::new() } else { format!("'{name}' is {after} by {by}") };
+            let mute = args.busy_code == 0 || voice.json;
+            let sentence = if mute { String::new() } else { busy(keeper, name, args, &error).await };
             voice.tell("busy", &sentence, fields);
             Ok(Answer::Busy)
         }
@@ -84,7 +86,22 @@ pub(super) async fn acquire(
     }
 }
 
-fn acquired(voice: &Voice, guard: &Guard, waited: Duration) {
+/// Why the lock was not to be had. The error knows one holder; how it holds, and with how many others, takes a look.
+async fn busy(keeper: &Keeper, name: &LockName, args: &RunArgs, error: &Error) -> String {
+    let looked = tokio::time::timeout(LAST_LOOK, keeper.inspect(name)).await;
+    let record = looked.ok().and_then(Result::ok).flatten();
+    let holders = record.map_or_else(Vec::new, |record| record.holders);
+    let manner = holders.first().map_or_else(String::new, |holder| output::manner(holder.mode));
+    let after = match args.wait {
+        Some(wait) if !args.nonblock => format!("still held{manner} after {}", lockkeeper::duration::short(wait)),
+        _ => format!("held{manner}"),
+    };
+    let by = error.held().map_or_else(|| "another holder".to_owned(), ToString::to_string);
+    let more = if holders.len() > 1 { format!(", and by {} more", holders.len() - 1) } else { String::new() };
+    format!("'{name}' is {after} by {by}{more}")
+}
+
+fn acquired(voice: &Voice, guard: &Guard, waited: Duration, away: Option<Duration>) {
     let lease = guard.lease();
     let token = matches!(lease.mode(), Mode::Exclusive).then(|| guard.token().get());
     let fields = json!({
@@ -94,7 +111,9 @@ fn acquired(voice: &Voice, guard: &Guard, waited: Duration) {
         "ttl_ms": output::ms(lease.ttl()),
         "waited_ms": output::ms(waited),
     });
-    voice.tell("acquired", "", fields);
+    // Who was told that the store does not answer is told the end of it.
+    let back = away.map_or_else(String::new, |away| format!("{}'{}' is ours", line::back(away), guard.name()));
+    voice.tell("acquired", &back, fields);
 }
 
 /// Looks at the lock after a pause: for people, the claim itself does not depend on it.
@@ -103,87 +122,25 @@ async fn inspect(keeper: &Keeper, name: &LockName, pause: Duration) -> Result<Op
     keeper.inspect(name).await
 }
 
-fn tell(line: &Line, voice: &Voice, name: &LockName, seen: &Result<Option<Record>>, waited: Duration) {
-    let seen_record = seen.as_ref().ok().and_then(Option::as_ref);
-    let by = match (seen, seen_record) {
-        (_, Some(record)) => format!("held by {}", output::holders(record)),
-        (Err(error), _) => format!("out of sight ({error})"),
-        _ => "about to be free".to_owned(),
-    };
-    let place = seen_record.and_then(place);
+fn tell(
+    line: &Line,
+    sight: &mut Sight,
+    voice: &Voice,
+    name: &LockName,
+    seen: &Result<Option<Record>>,
+    waited: Duration,
+) {
+    let answers = !seen.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable);
+    let news = sight.saw(answers, waited);
+    let words = Words { name, seen, waited, news };
     if line.live {
-        let place = place.map_or_else(String::new, |(i, n)| format!(" (place {i} of {n})"));
-        let by = seen_record.and_then(brief).unwrap_or(by);
-        return line.show(&format!("waiting {} for '{name}'{place}: {by}", lockkeeper::duration::short(waited)));
+        return line.show(&words);
     }
-    let place = place.map_or_else(String::new, |(i, n)| format!("; place {i} of {n} in line"));
-    let text = format!("waiting for '{name}', {by}{place}");
-    let record = seen_record.map(output::record_json);
-    voice.tell("waiting", &text, json!({ "name": name.to_string(), "waited_ms": output::ms(waited), "lock": record }));
-}
-
-/// The first holder for a narrow line: what may be cut off comes last.
-fn brief(record: &Record) -> Option<String> {
-    let holder = record.holders.first()?;
-    let held = output::short(output::age(holder.since));
-    let left = output::short(holder.remaining);
-    let more = if record.holders.len() > 1 { format!(" and {} more", record.holders.len() - 1) } else { String::new() };
-    Some(format!("held {held}, {left} left, by {}{more}", output::who(holder.note.as_ref())))
-}
-
-/// Our place in line and the line's length: a waiter with our process id on our machine is us.
-fn place(record: &Record) -> Option<(usize, u32)> {
-    let host = rustix::system::uname();
-    let host = host.nodename().to_string_lossy();
-    let us = |note: &lockkeeper::Note| note.pid == std::process::id() && note.host == host;
-    let at = record.waiters.iter().position(|w| w.note.as_ref().is_some_and(us))?;
-    Some((at + 1, record.waiting))
-}
-
-/// As much of `text` as fits into so many columns: a line that wraps could not be written over.
-fn fitting(text: &str, columns: usize) -> &str {
-    let mut used = 0;
-    let too_far = |(_, c): &(usize, char)| {
-        used += c.width().unwrap_or(0);
-        used > columns
-    };
-    let end = text.char_indices().find(too_far).map_or(text.len(), |(at, _)| at);
-    &text[..end]
-}
-
-/// A line that is written over again and again.
-struct Line {
-    live: bool,
-    shown: std::cell::Cell<bool>,
-}
-
-impl Line {
-    fn show(&self, text: &str) {
-        let stderr = std::io::stderr();
-        let columns = rustix::termios::tcgetwinsize(&stderr).map_or(0, |size| usize::from(size.ws_col));
-        let columns = if columns == 0 { 80 } else { columns };
-        // One column is left free: a full line would scroll on some terminals.
-        let room = columns.max(20).saturating_sub("lockkeeper: ".len() + 1);
-        let text = fitting(text, room);
-        let _ = write!(stderr.lock(), "\r\x1b[Klockkeeper: {text}");
-        self.shown.set(true);
-    }
-
-    fn clear(&self) {
-        if self.shown.replace(false) {
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_is_cut_by_its_width_on_the_screen() {
-        assert_eq!(fitting("abcdef", 3), "abc");
-        assert_eq!(fitting("部署中", 5), "部署");
-        assert_eq!(fitting("部", 5), "部");
+    if news.is_due {
+        let record = seen.as_ref().ok().and_then(Option::as_ref).map(output::record_json);
+        let error = seen.as_ref().err().map(ToString::to_string);
+        let fields =
+            json!({ "name": name.to_string(), "waited_ms": output::ms(waited), "lock": record, "error": error });
+        voice.tell("waiting", &words.sentence(), fields);
     }
 }

@@ -1,0 +1,125 @@
+//! What is wrong with a command line: one sentence instead of clap's paragraph.
+
+use super::COMMANDS;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use lockkeeper::name::escape;
+use lockkeeper::similar::nearest;
+use std::ffi::OsString;
+
+/// Where the command of `run` goes.
+const SHAPE: &str = "write: lockkeeper run NAME -- CMD…";
+
+pub(super) fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
+    let is = |command: &str| argv.iter().skip(1).any(|word| word == command);
+    let context = |kind| said(error, kind).join(", ");
+    let arg = context(ContextKind::InvalidArg);
+    match error.kind() {
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            if is("store") {
+                "say what to do with the store: lockkeeper store init [URL]".to_owned()
+            } else if is("fence") {
+                "say what to do with the fence: install, status or reset; see lockkeeper fence --help".to_owned()
+            } else {
+                format!("say what to do: {}; see lockkeeper --help", listed("or"))
+            }
+        }
+        ErrorKind::MissingRequiredArgument if is("run") && (arg.contains("<CMD>") || arg.contains("<NAME>")) => {
+            let missing = match (arg.contains("<NAME>"), arg.contains("<CMD>")) {
+                (true, true) => "a lock name and a command are",
+                (true, false) => "the lock name is",
+                _ => "the command is",
+            };
+            format!("{missing} missing; {SHAPE}")
+        }
+        ErrorKind::MissingRequiredArgument if is("break") && arg == "--token <N>" => {
+            format!("{arg} is missing; `lockkeeper show NAME` prints it")
+        }
+        ErrorKind::MissingRequiredArgument => format!("{arg} is missing; see --help"),
+        ErrorKind::UnknownArgument => unknown(error, &arg, argv),
+        ErrorKind::InvalidSubcommand => {
+            let word = context(ContextKind::InvalidSubcommand);
+            let (commands, known): (&[&str], _) = match () {
+                () if is("fence") => (&["install", "status", "reset"], "install, status and reset".to_owned()),
+                () if is("store") => (&["init"], "store init".to_owned()),
+                () => (&COMMANDS, listed("and")),
+            };
+            let meant = did_you_mean(nearest(&word, commands.iter().copied()));
+            format!("'{word}' is not a command{meant}; known are {known}")
+        }
+        ErrorKind::ArgumentConflict if arg == context(ContextKind::PriorArg) => format!("{arg} is given twice"),
+        ErrorKind::ArgumentConflict => {
+            format!("{arg} cannot be used together with {}", context(ContextKind::PriorArg))
+        }
+        ErrorKind::ValueValidation => match std::error::Error::source(error) {
+            Some(why) => format!("{arg}: {why}"),
+            None => format!("{arg}: '{}' is not valid", context(ContextKind::InvalidValue)),
+        },
+        ErrorKind::InvalidValue if context(ContextKind::InvalidValue).is_empty() => {
+            format!("{arg} needs a value")
+        }
+        ErrorKind::InvalidValue => {
+            let (value, known) = (context(ContextKind::InvalidValue), said(error, ContextKind::ValidValue));
+            let meant = did_you_mean(nearest(&value, known.iter().map(String::as_str)));
+            format!("{arg}: '{value}' is not one of {}{meant}", known.join(", "))
+        }
+        _ => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or("the command line is wrong");
+            escape(line.trim_start_matches("error: ").as_bytes())
+        }
+    }
+}
+
+/// An option or a word that has no place here.
+fn unknown(error: &clap::Error, arg: &str, argv: &[OsString]) -> String {
+    let is_run = argv.iter().skip(1).any(|word| word == "run");
+    if is_run && !arg.starts_with('-') && !argv.iter().any(|word| word == "--") {
+        return format!("'{arg}' is one word too many; the command goes after --: lockkeeper run NAME -- CMD…");
+    }
+    // Habits of flock(1).
+    match arg {
+        "-c" | "--command" if is_run => {
+            return format!("'{arg}' is not known here; write: lockkeeper run NAME -- sh -c 'CMD'");
+        }
+        "-E" | "--conflict-exit-code" if is_run => return format!("'{arg}' is not known here; write: --busy-code N"),
+        "-x" | "-e" | "--exclusive" if is_run => {
+            return format!("'{arg}' is not needed: a lock is exclusive without --shared");
+        }
+        _ => {}
+    }
+    let meant = did_you_mean(said(error, ContextKind::SuggestedArg).first().map(String::as_str));
+    // clap names the first letter of a word with one dash; such a word may be meant as a name.
+    let word = argv.iter().map(|word| escape(word.as_encoded_bytes()));
+    let name = word.filter(|_| arg.len() == 2).find(|word| word.len() > 2 && word.starts_with(arg));
+    let named = ["run", "show", "break", "ls"];
+    let command = argv.iter().skip(1).find_map(|word| named.into_iter().find(|command| word == command));
+    match (name, command) {
+        (Some(name), Some(command)) if meant.is_empty() => {
+            let rest = if command == "run" { " -- CMD…" } else { "" };
+            format!(
+                "'{name}' is not known here; a name that begins with a dash goes after --: \
+                 lockkeeper {command} -- {name}{rest}"
+            )
+        }
+        _ => format!("'{arg}' is not known here{meant}; see --help"),
+    }
+}
+
+/// A hint, where something known looks like what was written.
+fn did_you_mean(known: Option<&str>) -> String {
+    known.map_or_else(String::new, |known| format!(" (did you mean '{known}'?)"))
+}
+
+fn said(error: &clap::Error, kind: ContextKind) -> Vec<String> {
+    match error.get(kind) {
+        Some(ContextValue::String(s)) => vec![escape(s.as_bytes())],
+        Some(ContextValue::Strings(s)) => s.iter().map(|s| escape(s.as_bytes())).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The commands in a sentence.
+fn listed(last: &str) -> String {
+    let (end, rest) = COMMANDS.split_last().unwrap_or((&"", &[]));
+    format!("{} {last} {end}", rest.join(", "))
+}
