@@ -68,7 +68,7 @@ fn completions_manual_and_help_come_from_one_table() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = place.ends(&["completions", shell]).stdout;
-        assert!(script.contains("max-hold") && !script.contains("__child"), "{shell}");
+        assert!(script.contains("max-hold") && !script.contains("__shim"), "{shell}");
     }
     assert!(place.ends(&["man"]).stdout.contains(".TH lockkeeper 1"));
     assert!(place.ends(&["man", "run"]).stdout.contains("max\\-hold"));

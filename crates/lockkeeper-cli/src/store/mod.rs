@@ -2,9 +2,11 @@
 //!
 //! Only the last, which nobody asked for, is announced: whoever expects exclusion across machines must see that it is not.
 
+mod identity;
 mod local;
 mod redact;
 
+pub(crate) use identity::identity;
 pub(crate) use redact::{for_child, has_secret};
 
 use crate::exit::Failure;

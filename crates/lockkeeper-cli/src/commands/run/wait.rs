@@ -8,7 +8,7 @@ use crate::output;
 use lockkeeper::store::Record;
 use lockkeeper::{ErrorKind, Guard, Keeper, Lock, LockName, Mode, Result};
 use serde_json::json;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 use unicode_width::UnicodeWidthChar;
@@ -46,7 +46,7 @@ pub(super) async fn acquire(
             taken = &mut taking => break taken,
             number = signals.ending() => {
                 line.clear();
-                voice.tell("interrupted", "", json!({ "name": name.to_string(), "signal": number }));
+                voice.tell("interrupted", "", output::named(name, json!({ "signal": number })));
                 return Ok(Answer::Signalled(number));
             }
             seen = &mut look => {
@@ -68,16 +68,15 @@ pub(super) async fn acquire(
                 _ => "held".to_owned(),
             };
             let fields = json!({
-                "name": name.to_string(),
-                "host": error.held().and_then(|h| h.holder.as_ref()).map(|n| lockkeeper::name::escape(n.host.as_bytes())),
+                "host": error.held().and_then(|h| h.holder.as_ref()).map(|n| &n.host),
                 "pid": error.held().and_then(|h| h.holder.as_ref()).map(|n| n.pid),
-                "label": error.held().and_then(|h| h.holder.as_ref()).map(|n| lockkeeper::name::escape(n.label.as_bytes())),
+                "label": error.held().and_then(|h| h.holder.as_ref()).map(|n| &n.label),
                 "remaining_ms": error.held().and_then(|h| h.remaining).map(output::ms),
                 "code": args.busy_code,
             });
             // A code of 0 says that this is as good as done: cron would mail the words.
             let sentence = if args.busy_code == 0 { String::new() } else { format!("'{name}' is {after} by {by}") };
-            voice.tell("busy", &sentence, fields);
+            voice.tell("busy", &sentence, output::named(name, fields));
             Ok(Answer::Busy)
         }
         Err(error) => Err(error.into()),
@@ -88,13 +87,12 @@ fn acquired(voice: &Voice, guard: &Guard, waited: Duration) {
     let lease = guard.lease();
     let token = matches!(lease.mode(), Mode::Exclusive).then(|| guard.token().get());
     let fields = json!({
-        "name": guard.name().to_string(),
         "mode": output::mode_word(lease.mode()),
         "token": token,
         "ttl_ms": output::ms(lease.ttl()),
         "waited_ms": output::ms(waited),
     });
-    voice.tell("acquired", "", fields);
+    voice.tell("acquired", "", output::named(guard.name(), fields));
 }
 
 /// Looks at the lock after a pause: for people, the claim itself does not depend on it.
@@ -119,7 +117,8 @@ fn tell(line: &Line, voice: &Voice, name: &LockName, seen: &Result<Option<Record
     let place = place.map_or_else(String::new, |(i, n)| format!("; place {i} of {n} in line"));
     let text = format!("waiting for '{name}', {by}{place}");
     let record = seen_record.map(output::record_json);
-    voice.tell("waiting", &text, json!({ "name": name.to_string(), "waited_ms": output::ms(waited), "lock": record }));
+    let fields = json!({ "waited_ms": output::ms(waited), "lock": record });
+    voice.tell("waiting", &text, output::named(name, fields));
 }
 
 /// The first holder for a narrow line: what may be cut off comes last.
@@ -165,13 +164,13 @@ impl Line {
         // One column is left free: a full line would scroll on some terminals.
         let room = columns.max(20).saturating_sub("lockkeeper: ".len() + 1);
         let text = fitting(text, room);
-        let _ = write!(stderr.lock(), "\r\x1b[Klockkeeper: {text}");
+        crate::stderr::write(format!("\r\x1b[Klockkeeper: {text}"));
         self.shown.set(true);
     }
 
     fn clear(&self) {
         if self.shown.replace(false) {
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+            crate::stderr::write("\r\x1b[K".to_owned());
         }
     }
 }
