@@ -180,6 +180,9 @@ pub(crate) struct RunArgs {
     /// Take one of N permits: at most N at once. Everybody must name the same N.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
+    /// Release when the command itself ends. Otherwise the lock is held until all it has started has ended too.
+    #[arg(short = 'o', long)]
+    pub(crate) close: bool,
     /// A few words that others see while the lock is held.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) label: String,

@@ -1,6 +1,7 @@
 //! How the program ends when a command of its own fails: one sentence and one code.
 
 use lockkeeper::{Error, ErrorKind};
+use serde_json::json;
 
 /// The command line could not be understood: `EX_USAGE`.
 pub(crate) const USAGE: u8 = 64;
@@ -64,6 +65,31 @@ impl Failure {
 
     pub(crate) fn config(text: impl Into<String>) -> Self {
         Self { code: CONFIG, kind: ErrorKind::InvalidConfig.as_str(), text: text.into() }
+    }
+
+    /// The command of `run` was not started.
+    pub(crate) fn not_started(code: u8, text: impl Into<String>) -> Self {
+        let kind = match code {
+            NOT_FOUND => "not-found",
+            NOT_EXECUTABLE => "not-executable",
+            _ => "system",
+        };
+        Self { code, kind, text: text.into() }
+    }
+
+    /// Says it: a sentence for people, an object where stderr is for programs.
+    pub(crate) fn tell(&self) {
+        if crate::stderr::is_json() {
+            let fields = json!({ "kind": self.kind, "code": self.code, "message": self.text });
+            crate::stderr::write(crate::output::event("error", fields));
+        } else {
+            crate::output::say(&self.text);
+        }
+    }
+
+    /// The lock was lost before it was of use.
+    pub(crate) fn lost(text: impl Into<String>) -> Self {
+        Self { code: LOST, kind: ErrorKind::Lost.as_str(), text: text.into() }
     }
 
     pub(crate) fn system(text: impl Into<String>) -> Self {

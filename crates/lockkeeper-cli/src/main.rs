@@ -7,6 +7,7 @@ mod args;
 mod commands;
 mod exit;
 mod output;
+mod stderr;
 mod store;
 
 use args::{Command, Parsed, StoreCommand};
@@ -16,17 +17,25 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
-    if argv.get(1).is_some_and(|word| word == commands::run::shim::WORD) {
-        return ExitCode::from(commands::run::shim::main(&argv[2..]));
+    if let Some(code) = commands::run::inner(&argv) {
+        return ExitCode::from(code);
+    }
+    if wants_json(&argv) {
+        stderr::speak_json();
     }
     log();
-    match args::parse(&argv).and_then(carry_out) {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            output::say(&failure.text);
-            ExitCode::from(failure.code)
-        }
-    }
+    let code = args::parse(&argv).and_then(carry_out).unwrap_or_else(|failure| {
+        failure.tell();
+        failure.code
+    });
+    stderr::finish();
+    ExitCode::from(code)
+}
+
+/// Whether this is a `run --json`, whose stderr is for programs, even when the rest of the line is wrong.
+fn wants_json(argv: &[OsString]) -> bool {
+    let ours = argv.iter().skip(1).take_while(|word| *word != "--");
+    ours.clone().any(|word| word == "run") && ours.clone().any(|word| word == "--json")
 }
 
 fn carry_out(parsed: Parsed) -> Result<u8, Failure> {
@@ -40,7 +49,7 @@ fn carry_out(parsed: Parsed) -> Result<u8, Failure> {
         Command::Fence { command } => on_runtime(commands::fence::fence(command)),
         Command::Man { command } => commands::man::man(command.as_deref()).map(|()| 0),
         Command::Store(StoreCommand::Init { url }) => on_runtime(commands::store::init(store, url.as_deref())),
-        Command::Run(args) => on_runtime(commands::run::run(store, args)),
+        Command::Run(args) => on_runtime(commands::run::run(store, &args)),
         Command::Ls { prefix, json } => on_runtime(commands::ls::ls(store, prefix, json)),
         Command::Show { name, json } => on_runtime(commands::show::show(store, &name, json)),
         Command::Break { name, token, json } => on_runtime(commands::break_lock::break_lock(store, &name, token, json)),
@@ -58,6 +67,6 @@ fn log() {
     let Some(level) = std::env::var("LOCKKEEPER_LOG").ok().and_then(|l| l.parse::<tracing::Level>().ok()) else {
         return;
     };
-    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(ansi).init();
+    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr()) && !stderr::is_json();
+    tracing_subscriber::fmt().with_max_level(level).with_writer(|| stderr::Log).with_ansi(ansi).init();
 }

@@ -5,7 +5,6 @@ mod table;
 pub(crate) use table::{Narrow, columns, screen, shortened, terminal_width, within};
 
 use crate::exit::Failure;
-use lockkeeper::name::escape;
 use lockkeeper::store::{HolderRecord, Record, WaiterRecord};
 use lockkeeper::{LockName, Mode, Note};
 use serde_json::{Value, json};
@@ -15,9 +14,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The version of every JSON object; grows when a field changes its meaning.
 pub(crate) const JSON_VERSION: u32 = 1;
 
-/// One sentence on stderr. A closed stderr is not worth failing for.
+/// One sentence on stderr.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "lockkeeper: {text}");
+    crate::stderr::write(format!("lockkeeper: {text}\n"));
 }
 
 /// Text on stdout.
@@ -33,7 +32,48 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// One object on stdout.
 pub(crate) fn print_json(object: &Value) -> Result<(), Failure> {
-    print(&format!("{object}\n"))
+    print(&json_line(object))
+}
+
+/// An object on a line of its own. What could move cursors or hide text on a screen is written as `\uNNNN`, which programs
+/// read as the same text.
+pub(crate) fn json_line(object: &Value) -> String {
+    let mut line = String::new();
+    for c in object.to_string().chars() {
+        let shown = lockkeeper::name::escape(c.encode_utf8(&mut [0; 4]).as_bytes());
+        // Outside of strings JSON has only plain characters, and the backslash is JSON's own.
+        if c != '\\' && shown.starts_with('\\') {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                line += &format!("\\u{unit:04x}");
+            }
+        } else {
+            line.push(c);
+        }
+    }
+    line.push('\n');
+    line
+}
+
+/// A line that tells programs of an event.
+pub(crate) fn event(event: &str, fields: Value) -> String {
+    let mut object = json!({ "v": JSON_VERSION, "event": event, "time_ms": wall_ms(SystemTime::now()) });
+    if let (Some(object), Value::Object(fields)) = (object.as_object_mut(), fields) {
+        object.extend(fields);
+    }
+    json_line(&object)
+}
+
+/// `fields` with the lock's name: `name` as it is. One that is not UTF-8 cannot be a JSON string: then `name` is null and
+/// `name_hex` has its bytes.
+pub(crate) fn named(name: &LockName, mut fields: Value) -> Value {
+    match std::str::from_utf8(name.as_bytes()) {
+        Ok(text) => fields["name"] = json!(text),
+        Err(_) => {
+            fields["name"] = Value::Null;
+            fields["name_hex"] = json!(name.as_bytes().iter().map(|b| format!("{b:02x}")).collect::<String>());
+        }
+    }
+    fields
 }
 
 /// Whether stdout may be coloured.
@@ -80,13 +120,13 @@ pub(crate) fn holders(record: &Record) -> String {
 
 /// A lock as an object.
 pub(crate) fn record_json(record: &Record) -> Value {
-    json!({
-        "name": record.name.to_string(),
+    let fields = json!({
         "holders": record.holders.iter().map(holder_json).collect::<Vec<_>>(),
         "waiting": record.waiting,
         "remark": record.remark,
         "waiters": record.waiters.iter().map(waiter_json).collect::<Vec<_>>(),
-    })
+    });
+    named(&record.name, fields)
 }
 
 /// A holder as an object.
@@ -94,9 +134,9 @@ pub(crate) fn holder_json(holder: &HolderRecord) -> Value {
     json!({
         "mode": mode_word(holder.mode),
         "limit": limit(holder.mode),
-        "host": holder.note.as_ref().map(|n| escape(n.host.as_bytes())),
+        "host": holder.note.as_ref().map(|n| &n.host),
         "pid": holder.note.as_ref().map(|n| n.pid),
-        "label": holder.note.as_ref().map(|n| escape(n.label.as_bytes())),
+        "label": holder.note.as_ref().map(|n| &n.label),
         "token": holder.token.map(lockkeeper::Token::get),
         "since_ms": holder.since.map(wall_ms),
         "held_ms": age(holder.since).map(ms),
@@ -108,9 +148,9 @@ fn waiter_json(waiter: &WaiterRecord) -> Value {
     json!({
         "mode": mode_word(waiter.mode),
         "limit": limit(waiter.mode),
-        "host": waiter.note.as_ref().map(|n| escape(n.host.as_bytes())),
+        "host": waiter.note.as_ref().map(|n| &n.host),
         "pid": waiter.note.as_ref().map(|n| n.pid),
-        "label": waiter.note.as_ref().map(|n| escape(n.label.as_bytes())),
+        "label": waiter.note.as_ref().map(|n| &n.label),
     })
 }
 

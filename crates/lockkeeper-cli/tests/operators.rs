@@ -105,7 +105,7 @@ fn completions_manual_and_help_come_from_one_table() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = place.ends(&["completions", shell]).stdout;
-        assert!(script.contains("max-hold") && !script.contains("__child"), "{shell}");
+        assert!(script.contains("max-hold") && !script.contains("__shim"), "{shell}");
     }
     for args in [&["--help"] as &[&str], &["run", "--help"], &["help"], &["help", "run"]] {
         let help = place.ends(args);

@@ -5,7 +5,7 @@ mod common;
 use common::Place;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use testkit::{MysqlServer, Signal, is_alive};
+use testkit::{MysqlServer, PostgresServer, Signal, is_alive};
 
 #[test]
 fn the_second_of_two_exits_75_at_once_and_says_who_holds_it() {
@@ -184,6 +184,40 @@ fn a_nested_run_of_the_same_lock_is_refused_and_of_another_works() {
     // Twice removed, with a shell in between.
     let script = format!("{us} run b -- sh -c '{us} run outer -- true; exit $?'");
     common::one_sentence(&place.ends(&["run", "outer", "--", "sh", "-c", &script]), 64, "already held");
+}
+
+#[test]
+fn a_nested_run_that_could_not_wait_for_itself_is_let_in() {
+    let place = Place::new();
+    let us = env!("CARGO_BIN_EXE_lockkeeper");
+    let shared = place.ends(&["run", "-s", "x", "--", us, "run", "-s", "x", "--", "echo", "inside"]);
+    assert_eq!((shared.code, shared.stdout.as_str()), (Some(0), "inside\n"), "{shared:?}");
+    // An exclusive claim that came in between waits for the outer one: it must not be waited for.
+    let script = format!("echo 1 > held; while [ ! -e go ]; do sleep 0.01; done; {us} run -s x -- echo inside");
+    let outer = place.start(&["run", "-s", "x", "--", "sh", "-c", &script]);
+    place.text("held");
+    let between = place.start(&["run", "x", "--", "echo", "between"]);
+    place.until_waiting("x", 1);
+    place.dir.write("go", "");
+    let ended = outer.wait();
+    assert!(ended.code == Some(75) && ended.stderr.contains("not waited for 'x'"), "{ended:?}");
+    assert_eq!(between.wait().stdout, "between\n");
+    for modes in [[None, Some("-s")], [Some("-s"), None]] {
+        let [outer, inner] =
+            modes.map(|mode| [vec!["run", "-w", "10s"], mode.into_iter().collect(), vec!["x", "--"]].concat());
+        common::one_sentence(&place.ends(&[&outer[..], &[us], &inner, &["true"]].concat()), 64, "already held");
+    }
+    let server = PostgresServer::new();
+    let [one, two] = ["one", "two"].map(|schema| format!("{}?schema={schema}", server.url()));
+    let nested = |inner: &str| {
+        place.ends(&[
+            "run", "--store", &one, "x", "--", us, "run", "--store", inner, "-w", "10s", "x", "--", "echo", "inside",
+        ])
+    };
+    let other = nested(&two);
+    assert_eq!((other.code, other.stdout.as_str()), (Some(0), "inside\n"), "{other:?}");
+    let same = nested(&format!("{one}&application_name=nested"));
+    common::one_sentence(&same, 64, "already held");
 }
 
 #[test]

@@ -17,6 +17,14 @@ fn the_command_reads_from_the_terminal() {
 }
 
 #[test]
+fn the_command_has_no_signal_blocked() {
+    let place = Place::new();
+    let mut pty = Pty::start(&place.lockkeeper(&["run", "x", "--", "grep", "SigBlk", "/proc/self/status"]));
+    assert_eq!(pty.wait(), 0, "{}", pty.screen());
+    pty.shows("SigBlk:\t0000000000000000");
+}
+
+#[test]
 fn ctrl_c_ends_the_command_and_gives_130() {
     let place = Place::new();
     let mut pty =
@@ -127,4 +135,94 @@ fn in_a_script_the_command_gets_the_terminal_when_it_asks() {
     pty.shows("script two");
     pty.type_in("exit 0\n");
     assert_eq!(pty.wait(), 0, "{}", pty.screen());
+}
+
+/// A command that writes all the time, with a descendant in another session that does too.
+const BUSY: &str = "sh -c 'setsid sh -c \"echo \\$\\$ > far; while :; do echo on >> far-on; done\" & echo $$ > pid; echo run\"\"ning; while :; do echo on >> on; done'";
+
+/// Both processes, once they are in their loops: a shell caught while it starts a process cannot be stopped.
+fn busy(place: &Place, pty: &Pty) -> [i32; 2] {
+    pty.shows("running");
+    let _ = ["on", "far-on"].map(|file| place.text(file));
+    ["pid", "far"].map(|file| place.number(file).try_into().expect("a process id"))
+}
+
+/// Ways to be started in which the command is not in front, and how to see what became of it.
+fn ways(place: &Place, options: &str) -> [(String, &'static str); 2] {
+    place.dir.write("script", &format!("$LK run {options} x -- {BUSY}\n"));
+    [
+        (format!("set -o pipefail; $LK run {options} x -- {BUSY} | cat\n"), "echo code=$?\n"),
+        ("sh script\n".to_owned(), "echo code=$?\n"),
+    ]
+}
+
+#[test]
+fn ctrl_z_in_a_pipeline_or_a_script_stops_the_whole_tree_and_fg_goes_on() {
+    for way in 0..2 {
+        let place = Place::new();
+        let mut pty = shell(&place);
+        let (line, code) = ways(&place, "")[way].clone();
+        pty.type_in(&line);
+        let both = busy(&place, &pty);
+        pty.type_in("\x1a");
+        pty.shows("Stopped");
+        eventually(SOON, "both are stopped", || both.iter().all(|pid| is_stopped(*pid)));
+        pty.type_in("fg\n");
+        eventually(SOON, "both go on", || both.iter().all(|pid| is_alive(*pid) && !is_stopped(*pid)));
+        pty.type_in("\x03");
+        eventually(SOON, "the command is gone", || !is_alive(both[0]));
+        // Ctrl-C is not for other sessions: what is left is ended by name.
+        testkit::signal(both[1], testkit::Signal::KILL);
+        pty.type_in(code);
+        pty.shows("code=130");
+        pty.type_in("exit 0\n");
+        pty.wait();
+    }
+}
+
+#[test]
+fn after_ctrl_z_in_a_pipeline_or_a_script_past_the_ttl_fg_kills_the_tree() {
+    for way in 0..2 {
+        let place = Place::new();
+        let mut pty = shell(&place);
+        let (line, code) = ways(&place, "--ttl 1s")[way].clone();
+        pty.type_in(&line);
+        let both = busy(&place, &pty);
+        pty.type_in("\x1a");
+        pty.shows("Stopped");
+        eventually(SOON, "both are stopped", || both.iter().all(|pid| is_stopped(*pid)));
+        let seen = || ["on", "far-on"].map(|file| place.dir.read(file).unwrap().len());
+        let before = seen();
+        assert_eq!(place.ends(&["run", "-w", "20s", "x", "--", "true"]).code, Some(0), "another one takes it");
+        assert_eq!(seen(), before, "nothing was written in another holder's time");
+        pty.type_in("fg\n");
+        pty.shows("was lost");
+        pty.type_in(code);
+        pty.shows("code=76");
+        assert_eq!(both.map(is_alive), [false, false]);
+        assert_eq!(seen(), before, "the command did not go on");
+        pty.type_in("exit 0\n");
+        pty.wait();
+    }
+}
+
+#[test]
+fn a_stop_signal_to_lockkeeper_alone_stops_the_whole_tree() {
+    for signal in ["TSTP", "TTIN", "TTOU"] {
+        let place = Place::new();
+        let mut pty = shell(&place);
+        pty.type_in(&format!("$LK run x -- {BUSY} & echo $! > lockkeeper\n"));
+        let both = busy(&place, &pty);
+        let run: i32 = place.number("lockkeeper").try_into().unwrap();
+        pty.type_in(&format!("kill -{signal} $!\n"));
+        eventually(SOON, "all are stopped", || is_stopped(run) && both.iter().all(|pid| is_stopped(*pid)));
+        pty.type_in("bg\n");
+        let go_on = |pid: &i32| is_alive(*pid) && !is_stopped(*pid);
+        eventually(SOON, &format!("after {signal}, all go on"), || [run].iter().chain(&both).all(go_on));
+        testkit::signal(both[1], testkit::Signal::KILL);
+        pty.type_in("kill $!; wait $!; echo code=$?\n");
+        pty.shows("code=143");
+        pty.type_in("exit 0\n");
+        pty.wait();
+    }
 }

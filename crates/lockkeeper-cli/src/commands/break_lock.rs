@@ -12,13 +12,13 @@ pub(crate) async fn break_lock(store: Option<&str>, name: &OsStr, token: Token, 
     let keeper = chosen.connect().await?;
     let above = keeper.break_lock(&name, token).await?;
     if json {
-        output::print_json(&json!({
+        let fields = json!({
             "v": output::JSON_VERSION,
-            "name": name.to_string(),
             "token": token.get(),
             "broken": above.is_some(),
             "next_token": above.map(Token::get),
-        }))?;
+        });
+        output::print_json(&output::named(&name, fields))?;
     } else if above.is_some() {
         output::print(&format!(
             "'{name}' was taken from the holder with token {token}; fences refuse that token once a later one was shown\n"

@@ -2,9 +2,11 @@
 //!
 //! Only the last, which the user did not ask for, is announced: it excludes neither other machines nor other users.
 
+mod identity;
 mod local;
 mod redact;
 
+pub(crate) use identity::identity;
 pub(crate) use redact::{for_child, has_secret};
 
 use crate::exit::Failure;

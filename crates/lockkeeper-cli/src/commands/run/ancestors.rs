@@ -1,60 +1,66 @@
 //! A nested `run` of a lock that an ancestor holds would wait for itself for ever: it is refused.
 //!
-//! `LOCKKEEPER_HELD` lists what ancestors hold, as `PID:NAME:STORE` with name and store in hexadecimal, separated by
+//! `LOCKKEEPER_HELD` lists what ancestors hold, as `PID:MODE:NAME:STORE` with name and store in hexadecimal, separated by
 //! commas. An entry counts only while that process is truly an ancestor: a daemon that outlived its `run` is free again.
 
+use super::processes;
 use crate::exit::Failure;
-use crate::store::Chosen;
+use crate::store::{Chosen, identity};
 use lockkeeper::LockName;
-use std::path::Path;
 
 const VARIABLE: &str = "LOCKKEEPER_HELD";
 
-/// Fails when an ancestor holds `name` in the same store.
-pub(super) fn refuse(name: &LockName, store: &Chosen) -> Result<(), Failure> {
-    let Ok(held) = std::env::var(VARIABLE) else { return Ok(()) };
-    let ours = entry(name, store);
+/// What a `run` asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) name: &'a LockName,
+    pub(super) store: &'a Chosen,
+    pub(super) shared: bool,
+}
+
+/// Fails when an ancestor holds `wanted` in a way that does not let it in. `true` when an ancestor shares it: then it is let
+/// in too, unless an exclusive claim has come in between, which waits for that ancestor and must not be waited for.
+pub(super) fn refuse(wanted: Wanted<'_>) -> Result<bool, Failure> {
+    let Ok(held) = std::env::var(VARIABLE) else { return Ok(false) };
+    let mut shares = false;
+    let ours = wanted.place();
     for item in held.split(',') {
-        let Some((pid, what)) = item.split_once(':') else { continue };
-        if what == ours && pid.parse().is_ok_and(is_ancestor) {
+        let Some((pid, (mode, place))) =
+            item.split_once(':').and_then(|(pid, rest)| Some((pid, rest.split_once(':')?)))
+        else {
+            continue;
+        };
+        if place != ours || !pid.parse().is_ok_and(is_ancestor) {
+            continue;
+        }
+        if !(wanted.shared && mode == SHARED) {
             return Err(Failure::usage(format!(
-                "'{name}' is already held by the lockkeeper (pid {pid}) that this command runs under; waiting for it would never end"
+                "'{}' is already held by the lockkeeper (pid {pid}) that this command runs under; waiting for it would never end",
+                wanted.name
             )));
         }
+        shares = true;
     }
-    Ok(())
+    Ok(shares)
 }
 
-/// The variable for a child, with what it inherits.
-pub(super) fn with(name: &LockName, store: &Chosen) -> (&'static str, String) {
-    let ours = format!("{}:{}", std::process::id(), entry(name, store));
-    let value = match std::env::var(VARIABLE) {
-        Ok(held) if !held.is_empty() => format!("{held},{ours}"),
-        _ => ours,
-    };
-    (VARIABLE, value)
-}
+const SHARED: &str = "shared";
 
-fn entry(name: &LockName, store: &Chosen) -> String {
-    format!("{}:{}", hex(name.as_bytes()), hex(place(store).as_bytes()))
-}
-
-/// Two spellings of one file are one store.
-fn place(store: &Chosen) -> String {
-    let url = store.url_for_child();
-    let url = url.split('?').next().unwrap_or(&url);
-    match url.strip_prefix("sqlite:").and_then(real) {
-        Some(path) => format!("sqlite:{path}"),
-        None => url.to_owned(),
+impl Wanted<'_> {
+    /// The variable for a child, with what it inherits.
+    pub(super) fn held(&self) -> (&'static str, String) {
+        let mode = if self.shared { SHARED } else { "other" };
+        let ours = format!("{}:{mode}:{}", std::process::id(), self.place());
+        let value = match std::env::var(VARIABLE) {
+            Ok(held) if !held.is_empty() => format!("{held},{ours}"),
+            _ => ours,
+        };
+        (VARIABLE, value)
     }
-}
 
-fn real(path: &str) -> Option<String> {
-    let path = Path::new(path);
-    // The file may not exist yet, its directory does.
-    let dir = path.parent()?.canonicalize().ok()?;
-    let file = path.canonicalize().unwrap_or_else(|_| dir.join(path.file_name().unwrap_or_default()));
-    Some(file.to_string_lossy().into_owned())
+    fn place(&self) -> String {
+        format!("{}:{}", hex(self.name.as_bytes()), hex(identity(&self.store.url_for_child()).as_bytes()))
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -63,17 +69,17 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Walks up from here. Where that cannot be seen, the variable is believed.
 fn is_ancestor(wanted: u32) -> bool {
-    let mut pid = std::process::id();
-    while let Some(process) = super::tree::look(pid) {
-        if process.parent == wanted {
+    let Some(us) = processes::us().and_then(processes::look) else { return true };
+    let mut process = us;
+    while let Some(parent) = processes::look(process.parent) {
+        // An ancestor may count as `/proc` does, or as we do.
+        let here = parent.here().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
+        if parent.pid == wanted || here == Some(wanted) {
             return true;
         }
-        pid = process.parent;
-        if pid == 0 {
-            return false;
-        }
+        process = parent;
     }
-    pid == std::process::id()
+    process.pid == us.pid && process.parent != 0
 }
 
 #[cfg(test)]

@@ -1,23 +1,27 @@
 //! Starting the command, and how it ended.
 
-use super::ancestors;
-use super::shim;
+use super::shim::{self, Report};
 use super::terminal::Terminal;
+use super::tree::Tree;
+use super::{ancestors, link};
 use crate::args::RunArgs;
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::store::Chosen;
 use lockkeeper::{Guard, Mode};
-use rustix::process::{Pid, Signal, WaitStatus, kill_process_group};
+use rustix::process::{Pid, Signal, WaitStatus, kill_process, kill_process_group};
 use std::ffi::OsStr;
+use std::io::{PipeWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use tokio::net::unix::pipe;
 
-/// The command, in a process group of its own.
+/// The command, in a process group of its own, with the shim above it.
 #[derive(Debug)]
 pub(super) struct Child {
     pub(super) pid: Pid,
+    shim: Shim,
 }
 
 impl Child {
@@ -25,6 +29,55 @@ impl Child {
     pub(super) fn signal(&self, signal: Signal) {
         // A group that is gone already needs no signal.
         let _ = kill_process_group(self.pid, signal);
+    }
+
+    /// What the shim reports next; `None` when it is gone, and normally everything below it. Cancel safe.
+    pub(super) async fn report(&mut self) -> Option<Report> {
+        self.shim.report().await
+    }
+
+    /// Lets a shim that was stopped go on.
+    pub(super) fn wake_shim(&self) {
+        // It may have ended.
+        let _ = kill_process(self.shim.pid, Signal::CONT);
+    }
+
+    /// Lets what the command has started go on without us.
+    pub(super) fn dismiss(mut self) {
+        // A shim that is gone watches over nothing any more.
+        let _ = self.shim.lifeline.write_all(&[shim::DISMISSED]);
+    }
+}
+
+/// The supervisor's side of the shim.
+#[derive(Debug)]
+struct Shim {
+    pid: Pid,
+    /// Closes when this process ends, however it does; the shim then ends the tree.
+    lifeline: PipeWriter,
+    reports: pipe::Receiver,
+    read: Vec<u8>,
+}
+
+impl Shim {
+    async fn report(&mut self) -> Option<Report> {
+        loop {
+            if let Some(end) = self.read.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = self.read.drain(..=end).collect();
+                match Report::read(String::from_utf8_lossy(&line).trim_end_matches('\n')) {
+                    Some(report) => return Some(report),
+                    None => continue,
+                }
+            }
+            self.reports.readable().await.ok()?;
+            let mut part = [0; 256];
+            match self.reports.try_read(&mut part) {
+                Ok(0) => return None,
+                Ok(n) => self.read.extend_from_slice(&part[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return None,
+            }
+        }
     }
 }
 
@@ -59,29 +112,40 @@ impl End {
     }
 }
 
-/// Starts the command through the shim.
-pub(super) fn start(guard: &Guard, chosen: &Chosen, args: &RunArgs, terminal: &mut Terminal) -> Result<Child, Failure> {
-    // Whatever the command leaves behind becomes our child, so that it can be found and ended.
+/// Starts the command through the shim; `tree` is what can be found below it afterwards.
+pub(super) async fn start(
+    guard: &Guard,
+    chosen: &Chosen,
+    args: &RunArgs,
+    terminal: &mut Terminal,
+    tree: &mut Tree,
+) -> Result<Child, Failure> {
+    // Should the shim be killed, what is below it becomes ours.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|e| Failure::system(format!("cannot become the reaper of what the command starts: {e}")))?;
-    let mut command = Command::new(ourselves()?);
-    command.arg0("lockkeeper").args(shim::arguments(terminal.hand_over_at_start())).args(&args.cmd);
+    let system = |e: std::io::Error| Failure::system(format!("cannot start a process: {e}"));
+    let (theirs, lifeline) = std::io::pipe().map_err(system)?;
+    let (reports, into) = std::io::pipe().map_err(system)?;
+    let fds = (link::hand_down(&theirs).map_err(system)?, link::hand_down(&into).map_err(system)?);
+    let mut command = Command::new(link::ourselves()?);
+    command.arg0("lockkeeper").args(shim::arguments(terminal.at_start(), fds.0, fds.1)).args(&args.cmd);
     environment(&mut command, guard, chosen);
-    command.process_group(0);
-    let child = command.spawn().map_err(|e| Failure::system(format!("cannot start a process: {e}")))?;
-    let pid = Pid::from_child(&child);
-    terminal.serves(pid);
-    Ok(Child { pid })
-}
-
-/// This program; by its own link where there is one, so that an upgrade under way does not matter.
-fn ourselves() -> Result<std::path::PathBuf, Failure> {
-    let link = std::path::Path::new("/proc/self/exe");
-    if link.exists() {
-        return Ok(link.to_owned());
+    let process = command.process_group(0).spawn().map_err(system)?;
+    drop((theirs, into));
+    let pid = Pid::from_child(&process);
+    tree.below(pid);
+    let reports = pipe::Receiver::from_owned_fd(reports.into()).map_err(system)?;
+    let mut shim = Shim { pid, lifeline, reports, read: Vec::new() };
+    match shim.report().await {
+        Some(Report::Started(number)) => {
+            let pid = Pid::from_raw(number).ok_or_else(|| Failure::system("the command has no process id"))?;
+            terminal.serves(pid);
+            Ok(Child { pid, shim })
+        }
+        Some(Report::Failed(code, text)) => Err(Failure::not_started(code, text)),
+        _ => Err(Failure::system("the process that starts the command has ended too early")),
     }
-    std::env::current_exe().map_err(|e| Failure::system(format!("cannot find this program's own file: {e}")))
 }
 
 /// What the command is told; nothing of the kind is inherited from an outer `run`.
@@ -98,6 +162,7 @@ fn environment(command: &mut Command, guard: &Guard, chosen: &Chosen) {
         // Such a token does not order writes: a fence would be no use.
         _ => command.env_remove("LOCKKEEPER_TOKEN"),
     };
-    let (variable, held) = ancestors::with(guard.name(), chosen);
+    let shared = matches!(lease.mode(), Mode::Shared);
+    let (variable, held) = ancestors::Wanted { name: guard.name(), store: chosen, shared }.held();
     command.env(variable, held);
 }

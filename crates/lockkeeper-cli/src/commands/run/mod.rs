@@ -1,8 +1,10 @@
 //! `run`: a command under a lock. Waits, starts the command, watches over both, releases, and passes on the exit code.
 //!
 //! - `wait` takes the lock and tells who holds it meanwhile; `ancestors` refuses what could only deadlock.
-//! - `child` and `shim` start the command; `tree` finds and ends whatever it started; `terminal` and `signals` are what
-//!   a shell would otherwise do.
+//! - `child` starts the `shim`, which outlives this process for as long as it takes to end what the command started, and
+//!   the shim starts the command through `exec`; `link` joins them.
+//! - `tree` finds, stops and ends whatever the command started, through `processes`; `terminal`, `signals`
+//!   and `jobs` are what a shell would otherwise do.
 //! - `supervise` is the loop over all of these: **the lease is looked at before anything else**.
 //!
 //! When the lock is in danger the whole tree gets TERM with a third of the lease left and KILL with a sixth left, so that
@@ -12,7 +14,11 @@
 mod ancestors;
 mod child;
 mod events;
-pub(crate) mod shim;
+mod exec;
+mod jobs;
+mod link;
+mod processes;
+mod shim;
 mod signals;
 mod supervise;
 mod terminal;
@@ -23,50 +29,65 @@ use crate::args::RunArgs;
 use crate::exit::{self, Failure};
 use crate::store::Chosen;
 use crate::{output, store};
-use child::End;
 use events::Voice;
 use lockkeeper::{Error, Guard, Keeper, Lock, LockName};
+use rustix::process::Signal;
 use serde_json::json;
 use signals::Signals;
+use std::ffi::OsString;
 use std::time::{Duration, Instant};
 use terminal::Terminal;
+use tree::Tree;
 
 /// How long the keeper may go on trying to release when its first try has failed.
 const LATE_RELEASE: Duration = Duration::from_secs(1);
 
-/// Runs a command under a lock.
-pub(crate) async fn run(store: Option<&str>, args: RunArgs) -> Result<u8, Failure> {
-    let voice = Voice::new(args.json);
-    match in_order(store, &args, &voice).await {
-        Err(failure) if args.json => {
-            voice.tell("error", "", json!({ "kind": failure.kind, "code": failure.code, "message": failure.text }));
-            Ok(failure.code)
-        }
-        other => other,
+/// The parts of this program that `run` itself starts; `None` when the words are not for them.
+pub(crate) fn inner(argv: &[OsString]) -> Option<u8> {
+    match argv.get(1)?.to_str()? {
+        shim::WORD => Some(shim::main(&argv[2..])),
+        exec::WORD => Some(exec::main(&argv[2..])),
+        _ => None,
     }
 }
 
-async fn in_order(store: Option<&str>, args: &RunArgs, voice: &Voice) -> Result<u8, Failure> {
+/// Runs a command under a lock.
+pub(crate) async fn run(store: Option<&str>, args: &RunArgs) -> Result<u8, Failure> {
+    let voice = &Voice::new(args.json);
     let name = output::lock_name(&args.name)?;
     let chosen = store::choose(store)?;
     for notice in &chosen.notices {
         voice.tell("notice", notice, json!({ "message": notice }));
     }
-    ancestors::refuse(&name, &chosen)?;
+    let nested = ancestors::refuse(ancestors::Wanted { name: &name, store: &chosen, shared: args.shared })?;
     let mut signals = Signals::listen()?;
     let connecting = chosen.builder().ttl(args.ttl).label(&args.label).connect();
     let keeper = tokio::select! {
         keeper = connecting => keeper?,
         number = signals.ending() => return Ok(exit::SIGNALLED + number),
     };
-    let lock = describe(&keeper, &name, args);
+    let unlimited = args.wait.is_none() && !args.nonblock;
+    let mut lock = describe(&keeper, &name, args);
+    if nested && unlimited {
+        lock = lock.wait(Duration::ZERO);
+    }
     let guard = match wait::acquire(&keeper, &lock, &name, args, voice, &mut signals).await? {
         wait::Answer::Got(guard) => guard,
+        wait::Answer::Busy if nested && unlimited => {
+            let text = format!(
+                "not waited for '{name}': an exclusive claim in line waits for the lockkeeper above this command"
+            );
+            voice.tell("notice", &text, output::named(&name, json!({ "message": text })));
+            return Ok(args.busy_code);
+        }
         wait::Answer::Busy => return Ok(args.busy_code),
         wait::Answer::Signalled(number) => return Ok(exit::SIGNALLED + number),
     };
     settle(&guard).await?;
-    let code = hold(&guard, &chosen, args, voice, &mut signals).await;
+    let code = hold(&guard, &chosen, args, voice, &mut signals).await.unwrap_or_else(|failure| {
+        failure.tell();
+        failure.code
+    });
     let mut released = guard.release().await;
     // The server may have closed the connection meanwhile. The keeper tries again: only what stays so is worth a word.
     if released.as_ref().is_err_and(Error::is_retryable)
@@ -74,16 +95,16 @@ async fn in_order(store: Option<&str>, args: &RunArgs, voice: &Voice) -> Result<
     {
         released = Ok(());
     }
-    match (&code, released) {
-        (Ok(exit::LOST), _) => {}
-        (_, Ok(())) => voice.tell("released", "", json!({ "name": name.to_string() })),
-        (_, Err(error)) => voice.tell(
+    match released {
+        _ if code == exit::LOST => {}
+        Ok(()) => voice.tell("released", "", output::named(&name, json!({}))),
+        Err(error) => voice.tell(
             "release-failed",
             &format!("the command has ended, but its lock was not released: {error}"),
-            json!({ "name": name.to_string(), "message": error.to_string() }),
+            output::named(&name, json!({ "message": error.to_string() })),
         ),
     }
-    code
+    Ok(code)
 }
 
 fn describe(keeper: &Keeper, name: &LockName, args: &RunArgs) -> Lock {
@@ -121,34 +142,46 @@ async fn hold(
     voice: &Voice,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
+    signals.listen_for_stops()?;
     let mut terminal = Terminal::find();
-    let strangers = tree::children();
+    let mut tree = Tree::to_come();
     let started = Instant::now();
-    let child = child::start(guard, chosen, args, &mut terminal)?;
-    voice.tell("started", "", json!({ "pid": child.pid.as_raw_nonzero().get() }));
+    let lease = guard.lease();
+    let start = tokio::select! {
+        biased;
+        () = lease.last_part(6) => None,
+        child = child::start(guard, chosen, args, &mut terminal, &mut tree) => Some(child?),
+    };
+    let Some(mut child) = start else {
+        // Its program's file is on a disk that does not answer, say: it must not begin once that answers again.
+        tree.signal(Signal::KILL);
+        return Err(Failure::lost(format!(
+            "the lock '{}' was about to end before the command had begun",
+            guard.name()
+        )));
+    };
+    voice.tell("started", "", output::named(guard.name(), json!({ "pid": child.pid.as_raw_nonzero().get() })));
     let outcome = supervise::Supervisor {
-        child: &child,
-        lease: guard.lease(),
+        child: &mut child,
+        lease,
         max_hold: args.max_hold,
-        strangers,
+        close: args.close,
+        started,
+        tree,
         signals,
         terminal: &mut terminal,
         voice,
     }
     .watch()
     .await;
-    terminal.take_back(matches!(outcome.end, End::Signalled(_)));
+    child.dismiss();
     let code = if outcome.stopped.is_some() { exit::LOST } else { outcome.end.code() };
-    voice.tell(
-        "ended",
-        outcome.stopped.as_deref().unwrap_or(""),
-        json!({
-            "name": guard.name().to_string(),
-            "code": code,
-            "signal": outcome.end.signal(),
-            "ran_ms": output::ms(started.elapsed()),
-            "stopped": outcome.stopped,
-        }),
-    );
+    let fields = json!({
+        "code": code,
+        "signal": outcome.end.signal(),
+        "ran_ms": output::ms(started.elapsed()),
+        "stopped": outcome.stopped,
+    });
+    voice.tell("ended", outcome.stopped.as_deref().unwrap_or(""), output::named(guard.name(), fields));
     Ok(code)
 }

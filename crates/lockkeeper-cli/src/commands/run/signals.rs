@@ -1,5 +1,6 @@
-//! Signals: the ones that are passed on to the command, and the two the supervisor itself needs.
+//! Signals: the ones that are passed on to the command, those that stop a job, and the two the supervisor itself needs.
 
+use super::processes::is_ignored;
 use crate::exit::Failure;
 use rustix::process::Signal;
 use std::task::Poll;
@@ -7,11 +8,14 @@ use tokio::signal::unix::{self, SignalKind};
 
 const PASSED_ON: [Signal; 7] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
+/// Ctrl-Z, and what a terminal sends to those who use it from the background.
+const STOPS: [Signal; 3] = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
 
 /// Streams of signals.
 #[derive(Debug)]
 pub(super) struct Signals {
     passed_on: Vec<(Signal, unix::Signal)>,
+    stops: Vec<unix::Signal>,
     child: unix::Signal,
     cont: unix::Signal,
 }
@@ -19,14 +23,16 @@ pub(super) struct Signals {
 impl Signals {
     /// Begins to listen. A signal that we were started to ignore (`nohup`) stays ignored, for the command too.
     pub(super) fn listen() -> Result<Self, Failure> {
-        let ignored = ignored();
-        let stream = |signal: Signal| {
-            unix::signal(SignalKind::from_raw(signal.as_raw()))
-                .map_err(|e| Failure::system(format!("cannot listen for signals: {e}")))
-        };
-        let wanted = PASSED_ON.into_iter().filter(|s| ignored & (1 << (s.as_raw() - 1)) == 0);
+        let wanted = PASSED_ON.into_iter().filter(|s| !is_ignored(*s));
         let passed_on = wanted.map(|s| Ok((s, stream(s)?))).collect::<Result<_, Failure>>()?;
-        Ok(Self { passed_on, child: stream(Signal::CHILD)?, cont: stream(Signal::CONT)? })
+        Ok(Self { passed_on, stops: Vec::new(), child: stream(Signal::CHILD)?, cont: stream(Signal::CONT)? })
+    }
+
+    /// From now on a stop is ours to carry out: before, the kernel does it.
+    pub(super) fn listen_for_stops(&mut self) -> Result<(), Failure> {
+        let wanted = STOPS.into_iter().filter(|s| !is_ignored(*s));
+        self.stops = wanted.map(stream).collect::<Result<_, Failure>>()?;
+        Ok(())
     }
 
     /// The next signal to pass on. Cancel safe.
@@ -54,7 +60,7 @@ impl Signals {
 
     /// Whatever comes next.
     pub(super) async fn any(&mut self) -> Happened {
-        let Self { passed_on, child, cont } = self;
+        let Self { passed_on, stops, child, cont } = self;
         std::future::poll_fn(|cx| {
             if cont.poll_recv(cx).is_ready() {
                 return Poll::Ready(Happened::Continued);
@@ -67,6 +73,9 @@ impl Signals {
                     return Poll::Ready(Happened::Signal(*signal));
                 }
             }
+            if stops.iter_mut().any(|stream| stream.poll_recv(cx).is_ready()) {
+                return Poll::Ready(Happened::Stop);
+            }
             Poll::Pending
         })
         .await
@@ -75,6 +84,17 @@ impl Signals {
     /// Resolves when this process was continued.
     pub(super) async fn continued(&mut self) {
         self.cont.recv().await;
+    }
+
+    /// Forgets the stops that came before a process was continued, as the kernel does.
+    pub(super) async fn forget_stops(&mut self) {
+        std::future::poll_fn(|cx| {
+            for stream in &mut self.stops {
+                while stream.poll_recv(cx).is_ready() {}
+            }
+            Poll::Ready(())
+        })
+        .await;
     }
 }
 
@@ -87,11 +107,11 @@ pub(super) enum Happened {
     Child,
     /// To be passed on.
     Signal(Signal),
+    /// This process and its command are to stop.
+    Stop,
 }
 
-/// The signals this process was started to ignore, as the kernel's bit mask; none where that cannot be seen.
-fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+fn stream(signal: Signal) -> Result<unix::Signal, Failure> {
+    unix::signal(SignalKind::from_raw(signal.as_raw()))
+        .map_err(|e| Failure::system(format!("cannot listen for signals: {e}")))
 }

@@ -2,31 +2,31 @@
 
 use super::child::{Child, End};
 use super::events::Voice;
+use super::shim::Report;
 use super::signals::{Happened, Signals};
 use super::terminal::Terminal;
-use super::tree;
+use super::tree::{self, Tree};
+use crate::output;
 use lockkeeper::{Lease, State};
-use rustix::process::{Pid, Signal, WaitStatus, kill_current_process_group};
-use serde_json::json;
-use std::collections::HashSet;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-
-/// How often the tree is looked at while it is being ended.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// How long a killed process may take to be gone: on a busy machine it waits for its turn to die.
 const DYING: Duration = Duration::from_secs(1);
-/// How long a stop of this process may take to arrive; when none does, stopping is not possible here.
-const STOP: Duration = Duration::from_millis(200);
+/// What a command leaves running for a shorter time is not worth a word.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Everything the loop needs.
 #[derive(Debug)]
 pub(super) struct Supervisor<'a> {
-    pub(super) child: &'a Child,
+    pub(super) child: &'a mut Child,
     pub(super) lease: Lease,
     pub(super) max_hold: Option<Duration>,
-    /// Children we had before the command.
-    pub(super) strangers: HashSet<u32>,
+    /// The command's end is the end, whatever it has started.
+    pub(super) close: bool,
+    pub(super) started: Instant,
+    pub(super) tree: Tree,
     pub(super) signals: &'a mut Signals,
     pub(super) terminal: &'a mut Terminal,
     pub(super) voice: &'a Voice,
@@ -40,109 +40,156 @@ pub(super) struct Outcome {
     pub(super) stopped: Option<String>,
 }
 
+/// What the loop looks at after the lease.
+enum Event {
+    Happened(Happened),
+    Reported(Option<Report>),
+    /// The command has ended, and what it started goes on.
+    Lingers,
+}
+
 impl Supervisor<'_> {
-    /// Watches until the command has ended.
+    /// Watches until the command, and all it has started, has ended.
     pub(super) async fn watch(&mut self) -> Outcome {
         let mut stopped = None;
+        let mut ended = None;
+        let mut told = false;
+        let mut lingers = tokio::time::Instant::now();
         loop {
             if let State::Lost(_) = self.lease.state() {
-                return self.kill(stopped).await;
+                return self.kill(stopped, ended).await;
             }
-            let happened = tokio::select! {
+            let event = tokio::select! {
                 biased;
-                () = self.lease.last_part(6) => return self.kill(stopped).await,
+                () = self.lease.last_part(6) => return self.kill(stopped, ended).await,
                 () = self.lease.last_part(3), if stopped.is_none() => {
-                    stopped = Some(self.why());
-                    self.warn();
-                    tree::signal(&tree::descendants(&self.strangers), Signal::TERM);
+                    self.tree.signal(Signal::TERM);
                     // A stopped process hears TERM only when it goes on.
-                    tree::signal(&tree::descendants(&self.strangers), Signal::CONT);
+                    self.tree.signal(Signal::CONT);
+                    stopped = Some(self.why());
+                    self.tell("stopping", "", json!({ "signal": "TERM", "reason": self.reason() }));
                     continue;
                 }
-                happened = self.signals.any() => happened,
+                report = self.child.report() => Event::Reported(report),
+                happened = self.signals.any() => Event::Happened(happened),
+                () = tokio::time::sleep_until(lingers), if ended.is_some() && !told => Event::Lingers,
             };
             if let State::Lost(_) = self.lease.state() {
+                ended = ended.or_else(|| event.end());
                 continue;
             }
-            match happened {
-                Happened::Signal(signal) => self.child.signal(signal),
-                Happened::Continued => self.child.signal(Signal::CONT),
-                Happened::Child => {
-                    while let Some((pid, status)) = tree::reap() {
-                        if pid != self.child.pid {
-                            continue;
-                        }
-                        if let Some(end) = End::of(status) {
-                            return self.ended(end, stopped).await;
-                        }
-                        self.child_stopped(status).await;
+            match event {
+                Event::Happened(Happened::Signal(signal)) if ended.is_none() => self.child.signal(signal),
+                Event::Happened(Happened::Signal(signal)) => self.pass_on_to_the_rest(signal),
+                Event::Happened(Happened::Continued) if ended.is_none() => self.child.signal(Signal::CONT),
+                Event::Happened(Happened::Continued) => self.tree.signal(Signal::CONT),
+                // The shim tells of the command; here are only orphans that a killed one has left.
+                Event::Happened(Happened::Child) => {
+                    tree::reap_all();
+                }
+                Event::Happened(Happened::Stop) => self.stop(self.terminal.child_is_in_front()).await,
+                Event::Reported(Some(Report::Stopped(number))) => self.child_stopped(number).await,
+                Event::Reported(Some(Report::Ended(end))) => {
+                    self.terminal.take_back(matches!(end, End::Signalled(_)));
+                    if self.close && stopped.is_none() {
+                        return Outcome { end, stopped };
                     }
+                    ended = Some(end);
+                    lingers = tokio::time::Instant::now() + PATIENCE;
+                }
+                Event::Reported(Some(_)) => {}
+                Event::Reported(None) => return self.shim_gone(stopped, ended).await,
+                Event::Lingers => {
+                    told = true;
+                    self.tell_of_the_rest();
                 }
             }
         }
     }
 
-    /// The command has ended by itself. After a TERM for the lock's sake, what it started must end too.
-    async fn ended(&mut self, end: End, stopped: Option<String>) -> Outcome {
-        if stopped.is_none() {
-            return Outcome { end, stopped };
+    /// Normally the shim ends last, after the whole tree. One that was killed leaves a tree that none but us would end.
+    async fn shim_gone(&mut self, stopped: Option<String>, ended: Option<End>) -> Outcome {
+        if ended.is_none() || !self.tree.living().is_empty() {
+            self.tree.signal(Signal::KILL);
+            self.kill_tree(true).await;
+            self.terminal.take_back(true);
         }
-        let gone = async {
-            while !tree::descendants(&self.strangers).is_empty() {
-                while tree::reap().is_some() {}
-                tokio::time::sleep(LOOK).await;
-            }
-        };
-        tokio::select! {
-            () = gone => {}
-            () = self.lease.last_part(6) => {
-                self.kill_tree().await;
-            }
-        }
-        Outcome { end, stopped }
+        Outcome { end: ended.unwrap_or(End::Signalled(9)), stopped }
     }
 
     /// Ends the whole tree now, and says why.
-    async fn kill(&mut self, stopped: Option<String>) -> Outcome {
+    async fn kill(&mut self, stopped: Option<String>, ended: Option<End>) -> Outcome {
         // First the deed, then the words.
-        self.child.signal(Signal::KILL);
-        let end = self.kill_tree().await;
-        Outcome { end: end.unwrap_or(End::Signalled(9)), stopped: Some(stopped.unwrap_or_else(|| self.why())) }
+        if ended.is_none() {
+            self.child.signal(Signal::KILL);
+        }
+        let end = self.kill_tree(false).await.or(ended).unwrap_or(End::Signalled(9));
+        self.terminal.take_back(true);
+        Outcome { end, stopped: Some(stopped.unwrap_or_else(|| self.why())) }
     }
 
     /// Kills until nothing is left; the command's own end, if it came now.
-    async fn kill_tree(&self) -> Option<End> {
+    async fn kill_tree(&mut self, mut shim_gone: bool) -> Option<End> {
         let mut end = None;
-        let mut pause = LOOK;
+        let mut pause = tree::LOOK;
         let mut told = false;
         let began = Instant::now();
         loop {
-            let left = tree::descendants(&self.strangers);
-            tree::signal(&left, Signal::KILL);
-            while let Some((pid, status)) = tree::reap() {
-                if pid == self.child.pid {
-                    end = End::of(status).or(end);
-                }
-            }
-            if left.is_empty() && (end.is_some() || !exists(self.child.pid)) {
+            let left = self.tree.living();
+            tree::signal_each(&left, Signal::KILL);
+            self.child.wake_shim();
+            if (tree::reap_all() || shim_gone) && left.is_empty() {
                 return end;
             }
-            // What ignores KILL has become another user's, or hangs in the kernel: it is not ours to end.
+            // What ignores KILL has become another user's, or hangs in the kernel: it is not ours to end. What `/proc`
+            // hides from us shows in the shim, which waits for it.
             if !told && matches!(self.lease.state(), State::Lost(_)) && began.elapsed() > DYING {
                 told = true;
-                let pids: Vec<_> = left.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
-                let text =
-                    format!("the lock '{}' is over, but these processes cannot be ended: {pids:?}", self.lease.name());
-                self.voice.tell("survivors", &text, json!({ "name": self.lease.name().to_string(), "pids": pids }));
+                let (name, pids) = (self.lease.name(), tree::ids(&left));
+                let which = if pids.is_empty() { "that /proc hides".to_owned() } else { format!("{pids:?}") };
+                let text = format!("the lock '{name}' is over, but processes cannot be ended: {which}");
+                self.tell("survivors", &text, json!({ "pids": pids }));
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(100));
+            let reports = async {
+                loop {
+                    match self.child.report().await {
+                        Some(Report::Ended(now)) => end = Some(now),
+                        Some(_) => {}
+                        None => break shim_gone = true,
+                    }
+                }
+            };
+            // A shim that is gone has nothing to report; a pause is due all the same.
+            let _ = tokio::time::timeout(pause, reports).await;
+            if shim_gone && !self.tree.living().is_empty() {
+                tokio::time::sleep(pause).await;
+            }
+            pause = (pause * 2).min(tree::SELDOM);
         }
     }
 
-    fn warn(&self) {
-        let fields = json!({ "name": self.lease.name().to_string(), "signal": "TERM", "reason": self.reason() });
-        self.voice.tell("stopping", "", fields);
+    /// A signal for what the command has left running. What ignores it gets TERM: a shell makes all that it starts with
+    /// `&` ignore Ctrl-C, and there would be no other key to end it.
+    fn pass_on_to_the_rest(&self, signal: Signal) {
+        let ends = [Signal::INT, Signal::QUIT, Signal::HUP].contains(&signal);
+        for process in self.tree.living() {
+            let instead = ends && process.ignores(signal);
+            // What became another user's cannot be signalled.
+            let _ = process.signal(if instead { Signal::TERM } else { signal });
+        }
+    }
+
+    fn tell_of_the_rest(&self) {
+        let (name, pids) = (self.lease.name(), tree::ids(&self.tree.living()));
+        let text = format!(
+            "the command has ended; '{name}' stays held until what the command started has ended too, \
+             process ids {pids:?} (--close would release it now)"
+        );
+        self.tell("background", &text, json!({ "pids": pids }));
+    }
+
+    pub(super) fn tell(&self, event: &str, sentence: &str, fields: Value) {
+        self.voice.tell(event, sentence, output::named(self.lease.name(), fields));
     }
 
     fn why(&self) -> String {
@@ -158,33 +205,13 @@ impl Supervisor<'_> {
             _ => "could not be renewed and its lease was about to end".to_owned(),
         }
     }
-
-    /// The command was stopped. On a terminal (Ctrl-Z) we stop with it, as a shell expects of a job.
-    async fn child_stopped(&mut self, status: WaitStatus) {
-        let wants_terminal =
-            status.stopping_signal().is_some_and(|n| [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&n));
-        if wants_terminal && self.terminal.we_are_in_front() {
-            self.terminal.give();
-            return self.child.signal(Signal::CONT);
-        }
-        let was_in_front = self.terminal.child_is_in_front();
-        if !was_in_front && !wants_terminal {
-            return;
-        }
-        self.terminal.take_back(false);
-        // Where nobody could continue us (no shell above), the kernel ignores this and the command goes on.
-        let _ = kill_current_process_group(Signal::TSTP);
-        let _ = tokio::time::timeout(STOP, self.signals.continued()).await;
-        if let State::Lost(_) = self.lease.state() {
-            return;
-        }
-        if self.terminal.we_are_in_front() {
-            self.terminal.give();
-        }
-        self.child.signal(Signal::CONT);
-    }
 }
 
-fn exists(pid: Pid) -> bool {
-    rustix::process::test_kill_process(pid).is_ok()
+impl Event {
+    fn end(&self) -> Option<End> {
+        match self {
+            Self::Reported(Some(Report::Ended(end))) => Some(*end),
+            _ => None,
+        }
+    }
 }

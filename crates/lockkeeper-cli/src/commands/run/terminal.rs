@@ -3,11 +3,14 @@
 //! With nobody else in our own group the command gets the foreground from its first moment. In a pipeline (`… | less`) or
 //! a script the others may need it, so it is given only once the command has been stopped for wanting it.
 
-use super::tree;
+use super::processes::{alone_in_group, own_group};
 use nix::sys::signal::{SigSet, Signal as Number};
-use rustix::process::{Pid, getpgrp};
+use rustix::process::Pid;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 use std::fs::File;
+
+/// Tells a new process to take the foreground before it becomes the command.
+pub(super) const TAKE: &str = "terminal";
 
 /// The controlling terminal, if there is one.
 #[derive(Debug)]
@@ -28,9 +31,9 @@ impl Terminal {
         Self { tty, modes, child: None }
     }
 
-    /// Whether the command should take the foreground before it begins.
-    pub(super) fn hand_over_at_start(&self) -> bool {
-        self.we_are_in_front() && tree::alone_in_group()
+    /// What the command does about the foreground before it begins.
+    pub(super) fn at_start(&self) -> &'static str {
+        if self.we_are_in_front() && alone_in_group() { TAKE } else { "plain" }
     }
 
     /// The command's process group.
@@ -40,7 +43,7 @@ impl Terminal {
 
     /// Whether the foreground is ours.
     pub(super) fn we_are_in_front(&self) -> bool {
-        self.front() == Some(getpgrp())
+        own_group().is_some() && self.front() == own_group()
     }
 
     /// Whether the foreground is the command's.
@@ -64,7 +67,9 @@ impl Terminal {
         if in_front != Some(child) && in_front.is_some() {
             return;
         }
-        let _ = tcsetpgrp(tty, getpgrp());
+        if let Some(group) = own_group() {
+            let _ = tcsetpgrp(tty, group);
+        }
         if let (true, Some(modes)) = (reset, &self.modes) {
             let _ = tcsetattr(tty, OptionalActions::Drain, modes);
         }
@@ -78,9 +83,9 @@ impl Terminal {
 /// The shim's side: puts its own group in front.
 pub(super) fn take_for_this_group() {
     allow_from_background();
-    if let Some(tty) = open() {
+    if let (Some(tty), Some(group)) = (open(), own_group()) {
         // Without the foreground the command still runs; reading the terminal would stop it.
-        let _ = tcsetpgrp(tty, getpgrp());
+        let _ = tcsetpgrp(tty, group);
     }
 }
 
@@ -89,8 +94,24 @@ fn open() -> Option<File> {
     File::options().read(true).write(true).open("/dev/tty").ok()
 }
 
-/// Changing the foreground from the background stops a process unless SIGTTOU is blocked. The mask does not reach the
-/// command: it is emptied when a process is started.
+/// For the shim: nothing that stops a job stops it.
+pub(super) fn never_stop() {
+    // Cannot fail for a valid set.
+    let _ = stops().thread_block();
+}
+
+/// For the command: what stops a job stops it, whatever its parents have blocked for themselves.
+pub(super) fn stop_as_usual() {
+    // Cannot fail for a valid set.
+    let _ = stops().thread_unblock();
+}
+
+fn stops() -> SigSet {
+    [Number::SIGTSTP, Number::SIGTTIN, Number::SIGTTOU].into_iter().collect()
+}
+
+/// Changing the foreground from the background stops a process unless SIGTTOU is blocked. A process that is started
+/// inherits this, so the command undoes it.
 fn allow_from_background() {
     let mut set = SigSet::empty();
     set.add(Number::SIGTTOU);

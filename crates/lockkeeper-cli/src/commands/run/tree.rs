@@ -1,100 +1,145 @@
-//! Everything the command has started, found through `/proc`: also what left its process group or session.
+//! Everything the command has started, also what left its process group or session.
 //!
-//! As the reaper of its descendants the supervisor stays above all of them, so the tree cannot be escaped. Where there is
-//! no `/proc`, only the command's process group is known.
+//! The shim stays above all of it as the reaper of its descendants, so the tree cannot be escaped.
 
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpgrp, kill_process, wait};
+use super::processes::{self, Process};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, wait};
 use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
-/// One process as `/proc` shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) pid: u32,
-    pub(super) parent: u32,
-    group: u32,
-    /// Dead, and only waiting to be reaped.
-    dead: bool,
+/// How long a process has to stop by itself: it may put its terminal or its files in order first.
+const POLITE_STOP: Duration = Duration::from_millis(100);
+/// How often the tree is looked at while it stops or ends, at first.
+pub(super) const LOOK: Duration = Duration::from_millis(2);
+/// The longest pause between two looks: each reads all of `/proc`.
+pub(super) const SELDOM: Duration = Duration::from_millis(100);
+
+/// The command's tree, below a process that is not part of it.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    /// The shim, by `/proc`'s number. `None`: this process itself is the root.
+    shim: Option<u32>,
+    /// Children that this process had before: the command has nothing to do with them.
+    strangers: HashSet<u32>,
 }
 
-/// One process, if it exists and can be seen.
-pub(super) fn look(pid: u32) -> Option<Process> {
-    parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// The name, in brackets, may hold anything: what follows its last bracket is fixed.
-fn parse(pid: u32, stat: &str) -> Option<Process> {
-    let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
-    let dead = matches!(fields.next()?, "Z" | "X");
-    let parent = fields.next()?.parse().ok()?;
-    let group = fields.next()?.parse().ok()?;
-    Some(Process { pid, parent, group, dead })
-}
-
-fn all() -> Vec<Process> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter_map(look).collect()
-}
-
-/// Our children at this moment: with them we were started, the command has nothing to do with them.
-pub(super) fn children() -> HashSet<u32> {
-    all().iter().filter(|p| p.parent == std::process::id()).map(|p| p.pid).collect()
-}
-
-/// Whether no other process shares our process group.
-pub(super) fn alone_in_group() -> bool {
-    let (us, group) = (std::process::id(), getpgrp().as_raw_nonzero().get().unsigned_abs());
-    !all().iter().any(|p| p.group == group && p.pid != us && !p.dead)
-}
-
-/// The living descendants, without `strangers` and theirs.
-pub(super) fn descendants(strangers: &HashSet<u32>) -> Vec<Pid> {
-    let mut by_parent: HashMap<u32, Vec<Process>> = HashMap::new();
-    for process in all() {
-        by_parent.entry(process.parent).or_default().push(process);
+impl Tree {
+    /// The tree of the child that is about to be started; what exists now does not belong to it.
+    pub(super) fn to_come() -> Self {
+        Self { shim: None, strangers: children().into_iter().map(|p| p.pid).collect() }
     }
-    let mut found = Vec::new();
-    let mut above = vec![std::process::id()];
-    while let Some(parent) = above.pop() {
-        for process in by_parent.remove(&parent).unwrap_or_default() {
-            if strangers.contains(&process.pid) {
-                continue;
+
+    /// The child that was started is the shim.
+    pub(super) fn below(&mut self, shim: Pid) {
+        self.shim = children().into_iter().find(|p| p.here() == Some(shim)).map(|p| p.pid);
+    }
+
+    /// The living members.
+    pub(super) fn living(&self) -> Vec<Process> {
+        let mut by_parent: HashMap<u32, Vec<Process>> = HashMap::new();
+        let mut shim_lives = false;
+        for process in processes::all() {
+            shim_lives |= Some(process.pid) == self.shim && !process.is_dead();
+            by_parent.entry(process.parent).or_default().push(process);
+        }
+        // What a killed shim leaves behind becomes ours.
+        let mut above: Vec<u32> = if shim_lives { self.shim } else { processes::us() }.into_iter().collect();
+        let mut found = Vec::new();
+        while let Some(parent) = above.pop() {
+            for process in by_parent.remove(&parent).unwrap_or_default() {
+                if self.strangers.contains(&process.pid) || Some(process.pid) == self.shim {
+                    continue;
+                }
+                above.push(process.pid);
+                if !process.is_dead() {
+                    found.push(process);
+                }
             }
-            above.push(process.pid);
-            if !process.dead {
-                found.extend(i32::try_from(process.pid).ok().and_then(Pid::from_raw));
+        }
+        found
+    }
+
+    /// Whether one of its members is stopped.
+    pub(super) fn is_stopped(&self, pid: Pid) -> bool {
+        self.living().iter().any(|p| p.is_stopped() && p.here() == Some(pid))
+    }
+
+    /// Sends a signal to all of it.
+    pub(super) fn signal(&self, signal: Signal) {
+        signal_each(&self.living(), signal);
+    }
+
+    /// Stops all of it: politely, then with force. What was running and now is stopped; or what cannot be stopped, and
+    /// then everything goes on.
+    pub(super) async fn stop(&self) -> Result<Vec<Process>, Vec<Process>> {
+        let began = Instant::now();
+        let mut stopped: Vec<Process> = self.living().into_iter().filter(|p| !p.is_stopped()).collect();
+        signal_each(&stopped, Signal::TSTP);
+        while began.elapsed() < POLITE_STOP && !self.living().iter().all(Process::is_stopped) {
+            tokio::time::sleep(LOOK).await;
+        }
+        // A process that was sent STOP runs no more. Only what it started just before can still turn up.
+        let mut forced = HashSet::new();
+        loop {
+            let mut running = self.living();
+            running.retain(|p| !p.is_stopped() && forced.insert(p.pid));
+            if running.is_empty() {
+                return Ok(stopped);
+            }
+            let refused: Vec<Process> = running.iter().copied().filter(|p| !p.signal(Signal::STOP)).collect();
+            stopped.extend(running);
+            if !refused.is_empty() {
+                signal_each(&stopped, Signal::CONT);
+                return Err(refused);
             }
         }
     }
-    found
+}
+
+fn children() -> Vec<Process> {
+    let us = processes::us();
+    processes::all().into_iter().filter(|p| Some(p.parent) == us).collect()
 }
 
 /// Sends a signal to each of `processes`.
-pub(super) fn signal(processes: &[Pid], signal: Signal) {
+pub(super) fn signal_each(processes: &[Process], signal: Signal) {
     for process in processes {
-        // It may have ended since it was seen.
-        let _ = kill_process(*process, signal);
+        // What became another user's is told of when it survives.
+        let _ = process.signal(signal);
     }
 }
 
-/// Reaps one child that ended, or tells of one that was stopped; `None` when there is nothing to tell.
-pub(super) fn reap() -> Option<(Pid, WaitStatus)> {
-    wait(WaitOptions::NOHANG | WaitOptions::UNTRACED).ok().flatten()
+/// The process ids of `processes`, as they are valid here.
+pub(super) fn ids(processes: &[Process]) -> Vec<i32> {
+    processes.iter().filter_map(Process::here).map(|pid| pid.as_raw_nonzero().get()).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What `reap` found.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reaped {
+    /// A child ended or was stopped.
+    One(Pid, WaitStatus),
+    /// Nothing to tell of children that there are.
+    Nothing,
+    /// There are no children.
+    NoChildren,
+}
 
-    #[test]
-    fn a_hostile_process_name_does_not_confuse() {
-        let process = parse(7, "7 (x) S 1 (y) Z 42 43 44 0").unwrap();
-        assert_eq!((process.parent, process.group, process.dead), (42, 43, true));
-        assert_eq!(parse(7, "7 (x"), None);
+/// Reaps all that have ended; `true` when there are no children any more.
+pub(super) fn reap_all() -> bool {
+    loop {
+        match reap() {
+            Reaped::One(..) => {}
+            other => return matches!(other, Reaped::NoChildren),
+        }
     }
+}
 
-    #[test]
-    fn this_process_is_seen() {
-        let us = look(std::process::id()).unwrap();
-        assert_eq!(us.parent, std::os::unix::process::parent_id());
+/// Reaps one child that ended, or tells of one that was stopped.
+pub(super) fn reap() -> Reaped {
+    match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+        Ok(Some((pid, status))) => Reaped::One(pid, status),
+        Err(rustix::io::Errno::CHILD) => Reaped::NoChildren,
+        _ => Reaped::Nothing,
     }
 }

@@ -52,7 +52,7 @@ pub(super) async fn acquire(
             taken = &mut taking => break taken,
             number = signals.ending() => {
                 line.clear();
-                voice.tell("interrupted", "", json!({ "name": name.to_string(), "signal": number }));
+                voice.tell("interrupted", "", output::named(name, json!({ "signal": number })));
                 return Ok(Answer::Signalled(number));
             }
             seen = &mut look => {
@@ -69,17 +69,16 @@ pub(super) async fn acquire(
         }
         Err(error) if error.kind() == ErrorKind::Busy => {
             let fields = json!({
-                "name": name.to_string(),
-                "host": error.held().and_then(|h| h.holder.as_ref()).map(|n| lockkeeper::name::escape(n.host.as_bytes())),
+                "host": error.held().and_then(|h| h.holder.as_ref()).map(|n| &n.host),
                 "pid": error.held().and_then(|h| h.holder.as_ref()).map(|n| n.pid),
-                "label": error.held().and_then(|h| h.holder.as_ref()).map(|n| lockkeeper::name::escape(n.label.as_bytes())),
+                "label": error.held().and_then(|h| h.holder.as_ref()).map(|n| &n.label),
                 "remaining_ms": error.held().and_then(|h| h.remaining).map(output::ms),
                 "code": args.busy_code,
             });
             // A code of 0 says that this is as good as done: cron would mail the words.
             let mute = args.busy_code == 0 || voice.json;
             let sentence = if mute { String::new() } else { busy(keeper, name, args, &error).await };
-            voice.tell("busy", &sentence, fields);
+            voice.tell("busy", &sentence, output::named(name, fields));
             Ok(Answer::Busy)
         }
         Err(error) => Err(error.into()),
@@ -105,7 +104,6 @@ fn acquired(voice: &Voice, guard: &Guard, waited: Duration, away: Option<Duratio
     let lease = guard.lease();
     let token = matches!(lease.mode(), Mode::Exclusive).then(|| guard.token().get());
     let fields = json!({
-        "name": guard.name().to_string(),
         "mode": output::mode_word(lease.mode()),
         "token": token,
         "ttl_ms": output::ms(lease.ttl()),
@@ -113,7 +111,7 @@ fn acquired(voice: &Voice, guard: &Guard, waited: Duration, away: Option<Duratio
     });
     // Who was told that the store does not answer is told the end of it.
     let back = away.map_or_else(String::new, |away| format!("{}'{}' is ours", line::back(away), guard.name()));
-    voice.tell("acquired", &back, fields);
+    voice.tell("acquired", &back, output::named(guard.name(), fields));
 }
 
 /// Looks at the lock after a pause: for people, the claim itself does not depend on it.
@@ -139,8 +137,7 @@ fn tell(
     if news.is_due {
         let record = seen.as_ref().ok().and_then(Option::as_ref).map(output::record_json);
         let error = seen.as_ref().err().map(ToString::to_string);
-        let fields =
-            json!({ "name": name.to_string(), "waited_ms": output::ms(waited), "lock": record, "error": error });
-        voice.tell("waiting", &words.sentence(), fields);
+        let fields = json!({ "waited_ms": output::ms(waited), "lock": record, "error": error });
+        voice.tell("waiting", &words.sentence(), output::named(name, fields));
     }
 }

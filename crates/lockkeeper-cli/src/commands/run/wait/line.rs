@@ -4,7 +4,6 @@ use crate::output;
 use lockkeeper::name::escape;
 use lockkeeper::store::{HolderRecord, Record};
 use lockkeeper::{LockName, Result};
-use std::io::Write;
 use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
 
@@ -175,16 +174,15 @@ impl Line {
     }
 
     pub(super) fn show(&self, words: &Words<'_>) {
-        let stderr = std::io::stderr();
         // One column is left free: a full line would scroll on some terminals, and one that wraps cannot be written over.
-        let room = output::terminal_width(&stderr).max(20) - 1;
-        let _ = write!(stderr.lock(), "\r\x1b[K{}", words.within(room));
+        let room = output::terminal_width(&std::io::stderr()).max(20) - 1;
+        crate::stderr::write(format!("\r\x1b[K{}", words.within(room)));
         self.shown.set(true);
     }
 
     pub(super) fn clear(&self) {
         if self.shown.replace(false) {
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+            crate::stderr::write("\r\x1b[K".to_owned());
         }
     }
 }

@@ -1,0 +1,102 @@
+//! Job control: Ctrl-Z and its kin stop the command with all it has started, then this process, as a shell expects of a
+//! job. The lock's lease runs on meanwhile, so it is judged before anything goes on.
+
+use super::processes::{self, has_a_shell_above};
+use super::supervise::Supervisor;
+use super::tree::{self, signal_each};
+use lockkeeper::State;
+use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
+use serde_json::json;
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// How long a stop of this process may take to arrive; when none does, stopping is not possible here.
+const STOP: Duration = Duration::from_millis(200);
+/// How often a lease that needs a renewal is looked at before the command goes on.
+const RENEWAL: Duration = Duration::from_millis(5);
+
+impl Supervisor<'_> {
+    /// The command was stopped. On a terminal (Ctrl-Z) we stop with it.
+    pub(super) async fn child_stopped(&mut self, number: i32) {
+        if !self.tree.is_stopped(self.child.pid) {
+            // It goes on by now: this was the stop that we have carried out and undone ourselves.
+            return;
+        }
+        let wants_terminal = [Signal::TTIN, Signal::TTOU].iter().any(|s| s.as_raw() == number);
+        if wants_terminal && self.terminal.we_are_in_front() {
+            self.terminal.give();
+            return self.child.signal(Signal::CONT);
+        }
+        let was_in_front = self.terminal.child_is_in_front();
+        if !was_in_front && !wants_terminal {
+            return;
+        }
+        self.terminal.take_back(false);
+        if can_stop() {
+            // The others of our job were not in front, so Ctrl-Z has not reached them. It reaches us, too: see `stop`.
+            let _ = kill_current_process_group(Signal::TSTP);
+            return self.stop(true).await;
+        }
+        // No shell could continue us: the command goes on, but not in a loop that takes all the time there is.
+        tokio::time::sleep(STOP).await;
+        self.go_on(true, &[]).await;
+    }
+
+    /// Stops the tree and then this process; returns when both go on, or are to be ended. `give`: the command had the
+    /// terminal, or wants it.
+    pub(super) async fn stop(&mut self, give: bool) {
+        if !can_stop() {
+            return;
+        }
+        let stopped = match self.tree.stop().await {
+            Ok(stopped) => stopped,
+            Err(refused) => {
+                let pids = tree::ids(&refused);
+                let text = format!("not stopped: process ids {pids:?} belong to another user and would run on");
+                self.tell("not-stopped", &text, json!({ "pids": pids }));
+                return self.go_on(give, &[]).await;
+            }
+        };
+        self.terminal.take_back(false);
+        // A shell that has seen the rest of its job stopped may have been quicker: then nothing would continue us again.
+        if tokio::time::timeout(tree::LOOK, self.signals.continued()).await.is_err() {
+            // TSTP is ours to handle now, so it would not stop us.
+            let _ = kill_process(getpid(), Signal::STOP);
+            let _ = tokio::time::timeout(STOP, self.signals.continued()).await;
+        }
+        self.signals.forget_stops().await;
+        let stopped: HashSet<u32> = stopped.iter().map(|p| p.pid).collect();
+        let mut rest = self.tree.living();
+        rest.retain(|p| stopped.contains(&p.pid));
+        self.go_on(give, &rest).await;
+    }
+
+    /// Lets the command and `rest` go on, if the lease is good.
+    async fn go_on(&mut self, give: bool, rest: &[processes::Process]) {
+        // Time has passed without renewals. A stopped tree does no harm, so there is time for one, until the lease is over.
+        while self.lease.remaining() < self.lease.span() / 3 && !self.max_hold_is_near() {
+            if let State::Lost(_) = self.lease.state() {
+                return;
+            }
+            tokio::time::sleep(RENEWAL).await;
+        }
+        if let State::Lost(_) = self.lease.state() {
+            return;
+        }
+        if give && self.terminal.we_are_in_front() {
+            self.terminal.give();
+        }
+        self.child.signal(Signal::CONT);
+        signal_each(rest, Signal::CONT);
+    }
+
+    /// Then no renewal makes the lease longer, and the command is stopped in its usual way.
+    fn max_hold_is_near(&self) -> bool {
+        self.max_hold.is_some_and(|max| self.started.elapsed() + self.lease.span() / 3 >= max)
+    }
+}
+
+/// Whether a stop would be noticed and undone; the kernel asks the same before it carries out a Ctrl-Z.
+fn can_stop() -> bool {
+    !processes::is_ignored(Signal::TSTP) && has_a_shell_above()
+}

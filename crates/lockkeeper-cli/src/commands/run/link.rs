@@ -1,0 +1,40 @@
+//! Pipes between the processes of one `run`: a descriptor goes by its number to a program that is started, and is opened
+//! there anew.
+
+use crate::exit::Failure;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Result;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+/// Lets the next program that is started have a descriptor; its number, for the program's arguments.
+pub(super) fn hand_down(end: &(impl AsFd + AsRawFd)) -> Result<String> {
+    rustix::io::fcntl_setfd(end, rustix::io::FdFlags::empty())?;
+    Ok(end.as_raw_fd().to_string())
+}
+
+/// Opens what was handed down: `open` gets a path to it. What is opened anew goes to no further program, and the
+/// descriptor that would go is closed.
+pub(super) fn take_up<T>(number: &OsStr, open: impl FnOnce(PathBuf) -> Result<T>) -> Result<T> {
+    let number: RawFd = number.to_str().and_then(|n| n.parse().ok()).ok_or(std::io::ErrorKind::InvalidInput)?;
+    let opened = open(PathBuf::from(format!("/proc/self/fd/{number}")))?;
+    nix::unistd::close(number)?;
+    Ok(opened)
+}
+
+/// The writing end of what was handed down. It never blocks: without a reader there is nothing to tell.
+pub(super) fn writer(number: &OsStr) -> Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    take_up(number, |path| File::options().write(true).custom_flags(flags).open(path))
+}
+
+/// This program; by its own link, so that an upgrade under way does not matter.
+pub(super) fn ourselves() -> std::result::Result<PathBuf, Failure> {
+    // The tree is found through /proc, and the links above need it.
+    if super::processes::us().is_none() {
+        return Err(Failure::system("/proc does not show this process; run needs it to find what the command starts"));
+    }
+    Ok(PathBuf::from("/proc/self/exe"))
+}
