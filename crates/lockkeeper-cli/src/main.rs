@@ -34,8 +34,17 @@ fn main() -> ExitCode {
 
 /// Whether this is a `run --json`, whose stderr is for programs, even when the rest of the line is wrong.
 fn wants_json(argv: &[OsString]) -> bool {
-    let ours = argv.iter().skip(1).take_while(|word| *word != "--");
-    ours.clone().any(|word| word == "run") && ours.clone().any(|word| word == "--json")
+    let mut ours = argv.iter().skip(1).take_while(|word| *word != "--");
+    while let Some(word) = ours.next() {
+        if word == "--store" {
+            ours.next();
+        } else if word == "run" {
+            return ours.any(|word| word == "--json");
+        } else if !word.as_encoded_bytes().starts_with(b"-") {
+            return false;
+        }
+    }
+    false
 }
 
 fn carry_out(parsed: Parsed) -> Result<u8, Failure> {

@@ -15,6 +15,8 @@ use std::time::Duration;
 const MOST: usize = 256 * 1024;
 /// How long the rest may take at the end: a reader that lives takes it at once.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the order of our lines and the command's is worth waiting for.
+const A_MOMENT: Duration = Duration::from_millis(100);
 
 /// Whether everything on stderr is JSON.
 static JSON: AtomicBool = AtomicBool::new(false);
@@ -37,6 +39,13 @@ pub(crate) fn write(text: String) {
         queue.put(text);
     } else {
         put_down(&text);
+    }
+}
+
+/// Waits a moment for what was said so far, where another process is about to write to the same place.
+pub(crate) fn flush() {
+    if let Some(queue) = QUEUE.get() {
+        queue.wait(A_MOMENT);
     }
 }
 

@@ -211,11 +211,13 @@ fn a_stop_signal_to_lockkeeper_alone_stops_the_whole_tree() {
     for signal in ["TSTP", "TTIN", "TTOU"] {
         let place = Place::new();
         let mut pty = shell(&place);
-        pty.type_in(&format!("$LK run x -- {BUSY} & echo $! > lockkeeper\n"));
+        // The shell is to say at once what it has noticed.
+        pty.type_in(&format!("set -b; $LK run x -- {BUSY} & echo $! > lockkeeper\n"));
         let both = busy(&place, &pty);
         let run: i32 = place.number("lockkeeper").try_into().unwrap();
         pty.type_in(&format!("kill -{signal} $!\n"));
         eventually(SOON, "all are stopped", || is_stopped(run) && both.iter().all(|pid| is_stopped(*pid)));
+        pty.shows("Stopped");
         pty.type_in("bg\n");
         let go_on = |pid: &i32| is_alive(*pid) && !is_stopped(*pid);
         eventually(SOON, &format!("after {signal}, all go on"), || [run].iter().chain(&both).all(go_on));

@@ -128,7 +128,7 @@ pub(super) async fn start(
     let (theirs, lifeline) = std::io::pipe().map_err(system)?;
     let (reports, into) = std::io::pipe().map_err(system)?;
     let fds = (link::hand_down(&theirs).map_err(system)?, link::hand_down(&into).map_err(system)?);
-    let mut command = Command::new(link::ourselves()?);
+    let mut command = Command::new(link::OURSELVES);
     command.arg0("lockkeeper").args(shim::arguments(terminal.at_start(), fds.0, fds.1)).args(&args.cmd);
     environment(&mut command, guard, chosen);
     let process = command.process_group(0).spawn().map_err(system)?;

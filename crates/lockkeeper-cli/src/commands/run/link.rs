@@ -31,10 +31,12 @@ pub(super) fn writer(number: &OsStr) -> Result<File> {
 }
 
 /// This program; by its own link, so that an upgrade under way does not matter.
-pub(super) fn ourselves() -> std::result::Result<PathBuf, Failure> {
-    // The tree is found through /proc, and the links above need it.
-    if super::processes::us().is_none() {
-        return Err(Failure::system("/proc does not show this process; run needs it to find what the command starts"));
+pub(super) const OURSELVES: &str = "/proc/self/exe";
+
+/// Fails where there is no `/proc` that shows us: descriptors are handed down and the command's tree is found through it.
+pub(super) fn check() -> std::result::Result<(), Failure> {
+    match super::processes::us() {
+        Some(_) => Ok(()),
+        None => Err(Failure::system("/proc does not show this process; run needs it to find what the command starts")),
     }
-    Ok(PathBuf::from("/proc/self/exe"))
 }

@@ -28,7 +28,7 @@ mod wait;
 use crate::args::RunArgs;
 use crate::exit::{self, Failure};
 use crate::store::Chosen;
-use crate::{output, store};
+use crate::{output, stderr, store};
 use events::Voice;
 use lockkeeper::{Error, Guard, Keeper, Lock, LockName};
 use rustix::process::Signal;
@@ -59,6 +59,7 @@ pub(crate) async fn run(store: Option<&str>, args: &RunArgs) -> Result<u8, Failu
     for notice in &chosen.notices {
         voice.tell("notice", notice, json!({ "message": notice }));
     }
+    link::check()?;
     let nested = ancestors::refuse(ancestors::Wanted { name: &name, store: &chosen, shared: args.shared })?;
     let mut signals = Signals::listen()?;
     let connecting = chosen.builder().ttl(args.ttl).label(&args.label).connect();
@@ -147,19 +148,21 @@ async fn hold(
     let mut tree = Tree::to_come();
     let started = Instant::now();
     let lease = guard.lease();
+    // What was said so far comes before what the command says.
+    stderr::flush();
     let start = tokio::select! {
         biased;
-        () = lease.last_part(6) => None,
-        child = child::start(guard, chosen, args, &mut terminal, &mut tree) => Some(child?),
+        () = lease.last_part(6) => {
+            let text = format!("the lock '{}' was about to end before the command had begun", guard.name());
+            Err(Failure::lost(text))
+        }
+        child = child::start(guard, chosen, args, &mut terminal, &mut tree) => child,
     };
-    let Some(mut child) = start else {
-        // Its program's file is on a disk that does not answer, say: it must not begin once that answers again.
+    let mut child = start.inspect_err(|_| {
+        // Its file is on a disk that does not answer, say: it must not begin once that answers again.
         tree.signal(Signal::KILL);
-        return Err(Failure::lost(format!(
-            "the lock '{}' was about to end before the command had begun",
-            guard.name()
-        )));
-    };
+        terminal.recover();
+    })?;
     voice.tell("started", "", output::named(guard.name(), json!({ "pid": child.pid.as_raw_nonzero().get() })));
     let outcome = supervise::Supervisor {
         child: &mut child,

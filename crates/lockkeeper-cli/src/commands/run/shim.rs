@@ -12,9 +12,10 @@ use crate::exit;
 use rustix::process::{Pid, Signal, WaitStatus};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{PipeReader, Read, Write};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 use tokio::net::unix::pipe;
 
 /// The word for this part of the program.
@@ -22,6 +23,9 @@ pub(super) const WORD: &str = "__shim";
 
 /// On the lifeline: the supervisor needs the shim no more, and what the command has started may go on.
 pub(super) const DISMISSED: u8 = b'.';
+
+/// The longest pause between two tries to end what became another user's; it may live as long as it likes.
+const RARELY: Duration = Duration::from_secs(1);
 
 /// What comes before the command.
 pub(super) fn arguments(take_terminal: &str, lifeline: String, reports: String) -> [OsString; 4] {
@@ -92,10 +96,19 @@ struct Shim {
     reports: File,
 }
 
+/// The command's process, which may not have become the command yet.
+struct Started {
+    pid: Pid,
+    /// Where it says why it cannot become the command; closed without a word once it has.
+    failure: Option<pipe::Receiver>,
+    said: Vec<u8>,
+    /// It ended before its start was reported.
+    early: Option<WaitStatus>,
+}
+
 impl Shim {
     async fn serve(&self, take_terminal: &OsString, command: &[OsString]) -> Result<(), (u8, String)> {
         let system = |what: &str, e: &dyn std::fmt::Display| (exit::SYSTEM, format!("{what}: {e}"));
-        let supervisor = rustix::process::getppid();
         terminal::never_stop();
         #[cfg(target_os = "linux")]
         {
@@ -107,41 +120,54 @@ impl Shim {
                 .map_err(|e| system("cannot tie the command to this process", &e))?;
         }
         let mut signals = Signals::listen().map_err(|failure| (failure.code, failure.text))?;
-        let child = start(take_terminal, command)?;
-        self.report(&Report::Started(child.as_raw_nonzero().get()));
+        let mut child = start(take_terminal, command).map_err(|e| system("cannot start a process", &e))?;
         loop {
             tokio::select! {
                 biased;
-                () = self.lifeline_ends() => {
-                    let mut byte = [0];
-                    if self.lifeline.try_read(&mut byte).is_ok_and(|n| n == 1 && byte[0] == DISMISSED) {
-                        return Ok(());
+                dismissed = self.lifeline_ends() => {
+                    if !dismissed {
+                        end_all().await;
                     }
-                    end_all().await;
                     return Ok(());
                 }
-                happened = signals.any() => match happened {
-                    // Meant for the supervisor, as the command's parent.
-                    Happened::Signal(signal) => {
-                        let _ = supervisor.map(|pid| rustix::process::kill_process(pid, signal));
+                () = child.becomes_the_command() => {
+                    if let Some(failed) = child.failed() {
+                        return Err(failed);
                     }
-                    _ => if self.reap(child) { return Ok(()) },
+                    self.report(&Report::Started(child.pid.as_raw_nonzero().get()));
+                    child.early.take().into_iter().for_each(|status| self.tell(status));
+                }
+                happened = signals.any() => if happened != Happened::Child {
+                    // A signal to a whole control group reaches the supervisor and the command as well.
+                    continue;
                 },
+            }
+            if self.reap(&mut child) && child.failure.is_none() {
+                return Ok(());
             }
         }
     }
 
-    /// Resolves when the supervisor has said something, or is gone.
-    async fn lifeline_ends(&self) {
-        // Errors are for those who read.
-        let _ = self.lifeline.readable().await;
+    /// Resolves when the supervisor is gone, or needs the shim no more: `true`. Cancel safe.
+    async fn lifeline_ends(&self) -> bool {
+        let mut byte = [0];
+        loop {
+            if self.lifeline.readable().await.is_err() {
+                return false;
+            }
+            match self.lifeline.try_read(&mut byte) {
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                read => return read.is_ok_and(|n| n == 1) && byte[0] == DISMISSED,
+            }
+        }
     }
 
     /// Reaps what has ended; `true` when no process is left.
-    fn reap(&self, child: Pid) -> bool {
+    fn reap(&self, child: &mut Started) -> bool {
         loop {
             match tree::reap() {
-                Reaped::One(pid, status) if pid == child => self.tell(status),
+                Reaped::One(pid, status) if pid == child.pid && child.failure.is_some() => child.not_yet(status),
+                Reaped::One(pid, status) if pid == child.pid => self.tell(status),
                 Reaped::One(..) => {}
                 Reaped::Nothing => return false,
                 Reaped::NoChildren => return true,
@@ -163,28 +189,50 @@ impl Shim {
     }
 }
 
-/// Starts the command, in a process group of its own, and waits until it has become what it is to be.
-fn start(take_terminal: &OsString, command: &[OsString]) -> Result<Pid, (u8, String)> {
-    let system = |e: std::io::Error| (exit::SYSTEM, format!("cannot start a process: {e}"));
-    let (mut failure, report) = std::io::pipe().map_err(system)?;
-    let fd = link::hand_down(&report).map_err(system)?;
-    let program = link::ourselves().map_err(|failure| (failure.code, failure.text))?;
-    let mut process = Command::new(program);
-    process.arg0("lockkeeper").args(exec::arguments(take_terminal, fd)).args(command).process_group(0);
-    let child = process.spawn().map_err(system)?;
-    drop(report);
-    match said(&mut failure) {
-        Some(failed) => Err(failed),
-        None => Ok(Pid::from_child(&child)),
+impl Started {
+    /// Resolves when the process has become the command, or cannot; never a second time. Cancel safe.
+    async fn becomes_the_command(&mut self) {
+        let Some(failure) = &self.failure else { return std::future::pending().await };
+        let mut part = [0; 256];
+        loop {
+            // An error is as good as the end.
+            let _ = failure.readable().await;
+            match failure.try_read(&mut part) {
+                Ok(n @ 1..) => self.said.extend_from_slice(&part[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                _ => break self.failure = None,
+            }
+        }
+    }
+
+    /// Why it could not become the command: an exit code and a sentence.
+    fn failed(&self) -> Option<(u8, String)> {
+        let text = String::from_utf8_lossy(&self.said);
+        let (code, text) = text.split_once(' ')?;
+        Some((code.parse().ok()?, text.to_owned()))
+    }
+
+    /// Something has happened to the process before it was the command. A Ctrl-Z that came so early is lost: the
+    /// supervisor knows no command yet to stop.
+    fn not_yet(&mut self, status: WaitStatus) {
+        if End::of(status).is_some() {
+            self.early = Some(status);
+        } else {
+            // It may have ended since.
+            let _ = rustix::process::kill_process(self.pid, Signal::CONT);
+        }
     }
 }
 
-fn said(failure: &mut PipeReader) -> Option<(u8, String)> {
-    let mut text = Vec::new();
-    failure.read_to_end(&mut text).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let (code, text) = text.split_once(' ')?;
-    Some((code.parse().ok()?, text.to_owned()))
+/// Starts the command, in a process group of its own.
+fn start(take_terminal: &OsString, command: &[OsString]) -> std::io::Result<Started> {
+    let (failure, report) = std::io::pipe()?;
+    let failure = pipe::Receiver::from_owned_fd(failure.into())?;
+    let fd = link::hand_down(&report)?;
+    let mut process = Command::new(link::OURSELVES);
+    process.arg0("lockkeeper").args(exec::arguments(take_terminal, fd)).args(command).process_group(0);
+    let pid = Pid::from_child(&process.spawn()?);
+    Ok(Started { pid, failure: Some(failure), said: Vec::new(), early: None })
 }
 
 /// Kills until nothing is left.
@@ -197,7 +245,7 @@ async fn end_all() {
             return;
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(tree::SELDOM);
+        pause = (pause * 2).min(RARELY);
     }
 }
 

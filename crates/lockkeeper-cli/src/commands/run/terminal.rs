@@ -18,6 +18,8 @@ pub(super) struct Terminal {
     tty: Option<File>,
     modes: Option<Termios>,
     child: Option<Pid>,
+    /// The command is to take the foreground at its start.
+    promised: bool,
 }
 
 impl Terminal {
@@ -28,12 +30,20 @@ impl Terminal {
             allow_from_background();
         }
         let modes = tty.as_ref().and_then(|tty| tcgetattr(tty).ok());
-        Self { tty, modes, child: None }
+        Self { tty, modes, child: None, promised: false }
     }
 
     /// What the command does about the foreground before it begins.
-    pub(super) fn at_start(&self) -> &'static str {
-        if self.we_are_in_front() && alone_in_group() { TAKE } else { "plain" }
+    pub(super) fn at_start(&mut self) -> &'static str {
+        self.promised = self.we_are_in_front() && alone_in_group();
+        if self.promised { TAKE } else { "plain" }
+    }
+
+    /// Takes the foreground back from a process that was to become the command, and could not.
+    pub(super) fn recover(&self) {
+        if let (true, Some(tty), Some(group)) = (self.promised, &self.tty, own_group()) {
+            let _ = tcsetpgrp(tty, group);
+        }
     }
 
     /// The command's process group.
