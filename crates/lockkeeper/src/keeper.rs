@@ -12,6 +12,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Long enough that a pause or an outage of some seconds costs no lock, short enough to wait for when a holder has died.
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
 /// A connected client; cheap to clone. It owns one thread, which renews what is held and releases what was dropped, so
 /// it outlives the runtime it was made on and works from any executor or none.
 ///
@@ -228,7 +231,7 @@ pub struct Builder {
     source: Source,
     clock: Clock,
     label: String,
-    ttl: Duration,
+    ttl: Option<Duration>,
     wait: Option<Duration>,
     max_hold: Option<Duration>,
     prefix: Vec<u8>,
@@ -242,7 +245,7 @@ impl Builder {
             source,
             clock: Clock::System,
             label: String::new(),
-            ttl: Duration::from_secs(30),
+            ttl: None,
             wait: None,
             max_hold: None,
             prefix: Vec::new(),
@@ -257,9 +260,10 @@ impl Builder {
         self
     }
 
-    /// How long a lock outlives its holder's last sign of life. Default: 30 s, renewed every 10 s.
+    /// How long a lock outlives its holder's last sign of life. Default: 30 s, renewed every 10 s; where the store allows
+    /// less, the longest that it allows.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.ttl = Some(ttl);
         self
     }
 
@@ -323,11 +327,12 @@ impl Builder {
             ))
             .in_store(info.scheme));
         }
-        check_ttl(self.ttl, &info)?;
+        let ttl = self.ttl.unwrap_or(DEFAULT_TTL.clamp(info.ttl_floor, info.ttl_ceiling));
+        check_ttl(ttl, &info)?;
         check_max_hold(self.max_hold, &info)?;
         let note = note(&self.label)?;
         let defaults = Defaults {
-            ttl: self.ttl,
+            ttl,
             wait: self.wait,
             max_hold: self.max_hold,
             prefix: self.prefix,

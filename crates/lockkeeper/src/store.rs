@@ -52,6 +52,11 @@ pub trait Store: Register + fmt::Debug + Send + Sync + 'static {
     ///
     /// Hands over to, or wakes, the next waiter in the same step. With [`Claim::unsettled`] it leaves a tombstone in what
     /// `try_acquire` compares, so that an acquire still under way answers `Cancelled`.
+    ///
+    /// Once it is answered, the claim holds nothing that counts. `Released` means that this call found something of the
+    /// claim to end; `NotHeld` that it found nothing, which is also what a repeat is told after a first call whose answer
+    /// was lost. Where a majority of servers decides ([`StoreInfo::decisive`] is `false`), a server that the first call has
+    /// not reached may still have had the claim: then a repeat may answer `Released` too.
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>>;
 
     /// The next thing this keeper should know about; polled on the keeper's own thread, inside a Tokio runtime.

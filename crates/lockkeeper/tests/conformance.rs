@@ -2,6 +2,8 @@
 //!
 //! What a store skips is written down in `docs/conformance-skips.md`; `UPDATE=1` rewrites it.
 
+#[path = "common/gated.rs"]
+mod gated;
 #[path = "common/skips.rs"]
 mod page;
 
@@ -104,7 +106,7 @@ async fn skips() -> Vec<page::Skips> {
 
 #[cfg(feature = "sqlite")]
 mod sqlite_file {
-    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::conformance::{Detour, Hook, Subject};
     use lockkeeper::stores::sqlite::{SqliteOptions, SqliteStore};
     use lockkeeper::{HolderId, Store};
     use std::path::{Path, PathBuf};
@@ -131,6 +133,10 @@ mod sqlite_file {
         fn restart(&self) -> Option<Hook<'_>> {
             Some(Box::pin(async {}))
         }
+
+        fn detour(&self) -> Option<Hook<'_, Detour>> {
+            Some(Box::pin(async { Detour::by_faults(self.open().await, self.open().await) }))
+        }
     }
 
     impl Drop for File {
@@ -143,8 +149,9 @@ mod sqlite_file {
 
 #[cfg(feature = "redis")]
 mod redis_servers {
+    use crate::gated;
     use lockkeeper::Store;
-    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::conformance::{Detour, Hook, Subject};
     use lockkeeper::stores::redis::RedisStore;
     use std::sync::{Arc, LazyLock, Mutex};
     use testkit::{RedisCluster, RedisReplicas, RedisSentinel, RedisServer};
@@ -154,6 +161,10 @@ mod redis_servers {
         LazyLock::new(|| format!("{}?wait_replicas=1", RedisReplicas::new(1).share().primary.url()));
     pub(crate) static SENTINEL: LazyLock<String> = LazyLock::new(|| RedisSentinel::new().share().url());
     pub(crate) static CLUSTER: LazyLock<String> = LazyLock::new(|| RedisCluster::new(0).share().url());
+
+    async fn connect(url: String) -> Arc<dyn Store> {
+        Arc::new(RedisStore::connect(&url).await.expect("connected"))
+    }
 
     /// The store at a URL.
     pub(crate) struct At(&'static str);
@@ -165,7 +176,12 @@ mod redis_servers {
     #[async_trait::async_trait]
     impl Subject for At {
         async fn open(&self) -> Arc<dyn Store> {
-            Arc::new(RedisStore::connect(self.0).await.expect("connected"))
+            connect(self.0.to_owned()).await
+        }
+
+        /// A group's members say themselves where they are.
+        fn detour(&self) -> Option<Hook<'_, Detour>> {
+            self.0.starts_with("redis:").then(|| Box::pin(gated::before(self.0, connect)) as Hook<'_, Detour>)
         }
     }
 
@@ -176,13 +192,20 @@ mod redis_servers {
         pub(crate) fn new(layout: &'static str) -> Self {
             Self(RedisServer::with(&["--appendonly", "yes"]).into(), layout)
         }
+
+        fn url(&self) -> String {
+            format!("{}?layout={}", self.0.lock().expect("no case panics here").url(), self.1)
+        }
     }
 
     #[async_trait::async_trait]
     impl Subject for Single {
         async fn open(&self) -> Arc<dyn Store> {
-            let url = format!("{}?layout={}", self.0.lock().expect("no case panics here").url(), self.1);
-            Arc::new(RedisStore::connect(&url).await.expect("connected"))
+            connect(self.url()).await
+        }
+
+        fn detour(&self) -> Option<Hook<'_, Detour>> {
+            Some(Box::pin(async { gated::before(&self.url(), connect).await }))
         }
 
         fn restart(&self) -> Option<Hook<'_>> {
@@ -197,11 +220,16 @@ mod redis_servers {
 
 #[cfg(feature = "redlock")]
 mod redlock_servers {
+    use crate::gated;
     use lockkeeper::Store;
-    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::conformance::{Detour, Hook, Subject};
     use lockkeeper::stores::redlock::RedlockStore;
     use std::sync::{Arc, Mutex};
-    use testkit::RedisServer;
+    use testkit::{RedisServer, free_port};
+
+    async fn connect(url: String) -> Arc<dyn Store> {
+        Arc::new(RedlockStore::connect(&url).await.expect("connected"))
+    }
 
     /// Servers that have everything on disk before they answer, so that they count although they have just started.
     pub(crate) struct Majority(Mutex<Vec<RedisServer>>);
@@ -211,15 +239,31 @@ mod redlock_servers {
             let server = |_| RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"]);
             Self(Mutex::new((0..nodes).map(server).collect()))
         }
+
+        fn ports(&self) -> Vec<u16> {
+            self.0.lock().expect("no case panics here").iter().map(RedisServer::port).collect()
+        }
+    }
+
+    fn url(ports: &[impl ToString]) -> String {
+        let places: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{}", port.to_string())).collect();
+        format!("redlock://{}", places.join(","))
     }
 
     #[async_trait::async_trait]
     impl Subject for Majority {
         async fn open(&self) -> Arc<dyn Store> {
-            let ports: Vec<String> =
-                self.0.lock().expect("no case panics here").iter().map(|s| format!("127.0.0.1:{}", s.port())).collect();
-            let url = format!("redlock://{}", ports.join(","));
-            Arc::new(RedlockStore::connect(&url).await.expect("connected"))
+            connect(url(&self.ports())).await
+        }
+
+        /// One node is behind the gate; whoever goes straight has a majority with it and none without.
+        fn detour(&self) -> Option<Hook<'_, Detour>> {
+            Some(Box::pin(async {
+                let (ports, mut few) = (self.ports(), self.ports());
+                few[ports.len() / 2 + 1..].fill_with(free_port);
+                let late = url(&ports).replacen(&ports[0].to_string(), "GATE", 1);
+                gated::between(ports[0], &late, &url(&few), connect).await
+            }))
         }
 
         fn restart(&self) -> Option<Hook<'_>> {
@@ -235,8 +279,9 @@ mod redlock_servers {
 
 #[cfg(feature = "mysql")]
 mod mysql_servers {
+    use crate::gated;
     use lockkeeper::Store;
-    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::conformance::{Detour, Hook, Subject};
     use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
     use std::sync::{Arc, LazyLock, Mutex};
     use testkit::MysqlServer;
@@ -256,19 +301,32 @@ mod mysql_servers {
         }
     }
 
-    #[async_trait::async_trait]
-    impl Subject for At {
-        async fn open(&self) -> Arc<dyn Store> {
+    impl At {
+        fn url(&self) -> String {
             let url = match &self.1 {
                 Some(own) => own.lock().expect("no case panics here").url(),
                 None => SHARED.url(),
             };
             // A MySQL has TLS, which takes longer to begin than the shortest leases here wait; other tests are about it.
-            let url = format!("{url}{}{}ssl-mode=disabled", self.0, if self.0.is_empty() { '?' } else { '&' });
-            if url.contains("get_lock") {
-                return Arc::new(GetLockStore::connect(&url).await.expect("connected"));
-            }
-            Arc::new(MysqlStore::connect(&url).await.expect("connected"))
+            format!("{url}{}{}ssl-mode=disabled", self.0, if self.0.is_empty() { '?' } else { '&' })
+        }
+    }
+
+    async fn connect(url: String) -> Arc<dyn Store> {
+        if url.contains("get_lock") {
+            return Arc::new(GetLockStore::connect(&url).await.expect("connected"));
+        }
+        Arc::new(MysqlStore::connect(&url).await.expect("connected"))
+    }
+
+    #[async_trait::async_trait]
+    impl Subject for At {
+        async fn open(&self) -> Arc<dyn Store> {
+            connect(self.url()).await
+        }
+
+        fn detour(&self) -> Option<Hook<'_, Detour>> {
+            Some(Box::pin(async { gated::before(&self.url(), connect).await }))
         }
 
         fn restart(&self) -> Option<Hook<'_>> {
@@ -333,8 +391,9 @@ mod etcd_servers {
 
 #[cfg(feature = "postgres")]
 mod postgres_servers {
+    use crate::gated;
     use lockkeeper::Store;
-    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::conformance::{Detour, Hook, Subject};
     use lockkeeper::stores::postgres::PostgresStore;
     use lockkeeper::stores::postgres::advisory::AdvisoryStore;
     use lockkeeper::stores::postgres::shedlock::ShedLockStore;
@@ -378,15 +437,28 @@ mod postgres_servers {
         }
     }
 
+    impl Single {
+        fn url(&self) -> String {
+            SHARED.lock().expect("no case panics here").server.url() + self.0
+        }
+    }
+
+    async fn connect(url: String) -> Arc<dyn Store> {
+        match url.split_once('?').map_or("", |(_, options)| options) {
+            "mode=advisory" => Arc::new(AdvisoryStore::connect(&url).await.expect("connected")),
+            "layout=shedlock" => Arc::new(ShedLockStore::connect(&url).await.expect("connected")),
+            _ => Arc::new(PostgresStore::connect(&url).await.expect("connected")),
+        }
+    }
+
     #[async_trait::async_trait]
     impl Subject for Single {
         async fn open(&self) -> Arc<dyn Store> {
-            let url = SHARED.lock().expect("no case panics here").server.url() + self.0;
-            match self.0 {
-                "?mode=advisory" => Arc::new(AdvisoryStore::connect(&url).await.expect("connected")),
-                "?layout=shedlock" => Arc::new(ShedLockStore::connect(&url).await.expect("connected")),
-                _ => Arc::new(PostgresStore::connect(&url).await.expect("connected")),
-            }
+            connect(self.url()).await
+        }
+
+        fn detour(&self) -> Option<Hook<'_, Detour>> {
+            Some(Box::pin(async { gated::before(&self.url(), connect).await }))
         }
 
         fn restart(&self) -> Option<Hook<'_>> {
@@ -419,7 +491,11 @@ mod postgres_servers {
     #[async_trait::async_trait]
     impl Subject for Pooled {
         async fn open(&self) -> Arc<dyn Store> {
-            Arc::new(PostgresStore::connect(&POOLED).await.expect("connected"))
+            connect(POOLED.clone()).await
+        }
+
+        fn detour(&self) -> Option<Hook<'_, Detour>> {
+            Some(Box::pin(gated::before(&POOLED, connect)))
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "states, seconds and steps are for people")]
 
+use models::redlock::attempts::{Attempts, Rule};
 use models::redlock::{Redlock, Variant};
 use models::{Outcome, check, shortest};
 
@@ -72,4 +73,32 @@ fn an_empty_node_that_counts_at_once_grants_twice() {
 #[test]
 fn an_empty_node_without_a_clock_repeats_numbers() {
     run(&Redlock { restarts: 1, ..model(Variant::NoFloor, &[1, 1]) }).assert_breaks("tokens rise");
+}
+
+fn attempts(rule: Rule, attempts: u8, takes: u8, failures: u8) -> Outcome {
+    let model = Attempts { rule, nodes: 3, attempts, takes, failures };
+    let outcome = if rule == Rule::Shipped { check(model.clone()) } else { shortest(model.clone()) };
+    println!("{model:?}: {} states, {:.1?}{}", outcome.states, outcome.took, outcome.found());
+    outcome
+}
+
+#[test]
+fn attempts_of_one_claim_take_nothing_from_each_other() {
+    attempts(Rule::Shipped, 2, 2, 1).assert_holds(10_000);
+    attempts(Rule::Shipped, 3, 1, 0).assert_holds(10_000);
+}
+
+#[test]
+fn an_older_attempt_that_marks_a_key_as_its_own_undoes_a_grant() {
+    attempts(Rule::LatestToArrive, 2, 2, 0).assert_breaks("a holder has its majority");
+}
+
+#[test]
+fn an_older_attempt_granted_beside_a_newer_one_counts_on_what_that_takes_back() {
+    attempts(Rule::AnyGranted, 2, 2, 0).assert_breaks("a holder has its majority");
+}
+
+#[test]
+fn a_refused_repeat_that_takes_back_what_it_found_undoes_a_grant() {
+    attempts(Rule::UndoFound, 2, 1, 1).assert_breaks("a holder has its majority");
 }

@@ -148,31 +148,47 @@ impl Hand {
         self
     }
 
-    fn stamped(&mut self) -> &[Claim] {
+    fn stamped(&mut self) -> Claim {
         self.claim.stamp = system_now();
-        std::slice::from_ref(&self.claim)
+        self.claim.clone()
     }
 
     pub(super) async fn try_acquire(&mut self) -> Result<Attempt> {
         let store = self.store.clone();
-        one(store.try_acquire(self.stamped()).await)
+        one(store.try_acquire(&[self.stamped()]).await)
     }
 
-    pub(super) async fn attempt(&mut self) -> Attempt {
+    /// Calls until there is an answer, a few times at most: a busy machine is no outage. The answer, and whether an
+    /// earlier call of these was left without one.
+    async fn answered<T, F>(&mut self, op: &str, call: impl Fn(Arc<dyn Store>, Claim) -> F) -> (T, bool)
+    where
+        F: Future<Output = Vec<Result<T>>>,
+    {
         let mut late = 0;
         loop {
-            match self.try_acquire().await {
+            match one(call(self.store.clone(), self.stamped()).await) {
+                Ok(answer) => return (answer, late > 0),
                 Err(error) if error.kind() == ErrorKind::Unavailable && late < LATE => late += 1,
-                answer => return answer.unwrap_or_else(|e| panic!("{self:?} could not ask: {e}")),
+                Err(error) => panic!("{self:?} could not {op}: {error}"),
             }
         }
     }
 
+    pub(super) async fn attempt(&mut self) -> Attempt {
+        self.answered("ask", |store, claim| async move { store.try_acquire(&[claim]).await }).await.0
+    }
+
     /// Asks and is granted.
     pub(super) async fn acquire(&mut self) -> Grant {
-        match self.attempt().await {
-            Attempt::Granted(grant) => grant,
-            other => panic!("{self:?} should be granted, not {other:?}"),
+        let mut refused = 0;
+        loop {
+            match self.attempt().await {
+                Attempt::Granted(grant) => return grant,
+                // A server that the last release has not reached yet may still refuse, and another be late.
+                Attempt::Held(_) if !self.store.info().decisive && refused < LATE => refused += 1,
+                other => panic!("{self:?} should be granted, not {other:?}"),
+            }
+            tokio::time::sleep(POLL).await;
         }
     }
 
@@ -198,8 +214,7 @@ impl Hand {
     }
 
     pub(super) async fn renew(&mut self) -> Renewal {
-        let store = self.store.clone();
-        one(store.renew(self.stamped()).await).unwrap_or_else(|e| panic!("{self:?} could not renew: {e}"))
+        self.answered("renew", |store, claim| async move { store.renew(&[claim]).await }).await.0
     }
 
     /// Renews and still holds.
@@ -247,20 +262,28 @@ impl Hand {
         }
     }
 
+    async fn released(&mut self) -> (Release, bool) {
+        self.answered("release", |store, claim| async move { store.release(&[claim]).await }).await
+    }
+
     pub(super) async fn release(&mut self) -> Release {
-        let store = self.store.clone();
-        one(store.release(self.stamped()).await).unwrap_or_else(|e| panic!("{self:?} could not release: {e}"))
+        self.released().await.0
     }
 
     /// Releases what is there.
     pub(super) async fn end(&mut self) {
-        let answer = self.release().await;
-        assert_eq!(answer, Release::Released, "{self:?} should end");
+        let (answer, unheard) = self.released().await;
+        // A call whose answer was not heard may have ended it already.
+        assert!(answer == Release::Released || unheard, "{self:?} should end");
     }
 
     /// Releases what is not there.
     pub(super) async fn ends_nothing(&mut self) {
-        let answer = self.release().await;
-        assert_eq!(answer, Release::NotHeld, "{self:?} should have nothing to end");
+        let mut left = 0;
+        while self.release().await != Release::NotHeld {
+            // A server that an earlier release did not reach may still have had the claim, each of them once.
+            assert!(!self.store.info().decisive && left < LATE, "{self:?} should have nothing to end");
+            left += 1;
+        }
     }
 }

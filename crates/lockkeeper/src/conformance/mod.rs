@@ -22,6 +22,7 @@
 //! the contract allows, and judges "too early" only by stamps: a slow machine makes it slower, not red.
 
 pub mod batches;
+mod detour;
 pub mod dropped;
 pub mod events;
 pub mod exclusion;
@@ -34,6 +35,8 @@ pub mod queueing;
 pub mod registers;
 pub mod sharing;
 pub mod tokens;
+
+pub use detour::{Detour, Way};
 
 use crate::store::{Expiry, Store, StoreInfo};
 use async_trait::async_trait;
@@ -55,15 +58,25 @@ pub trait Subject: Send + Sync {
     fn restart(&self) -> Option<Hook<'_>> {
         None
     }
+
+    /// Opens two instances, one of them by a way on which its calls can be held up. Default: `None`, there is no such
+    /// way. Making the future does nothing yet.
+    fn detour(&self) -> Option<Hook<'_, Detour>> {
+        None
+    }
 }
 
 /// Something a [`Subject`] can do to its store.
-pub type Hook<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+pub type Hook<'a, T = ()> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 #[async_trait]
 impl<F: Fn() -> Arc<dyn Store> + Send + Sync> Subject for F {
     async fn open(&self) -> Arc<dyn Store> {
         self()
+    }
+
+    fn detour(&self) -> Option<Hook<'_, Detour>> {
+        Some(Box::pin(async { Detour::by_faults(self(), self()) }))
     }
 }
 
@@ -86,11 +99,13 @@ pub enum Need {
     Registers,
     /// The subject can restart its store.
     Restart,
+    /// The subject can hold up calls on their way to its store.
+    Detour,
 }
 
 impl Need {
     /// Why a case that needs this is skipped on such a store; `None` when the store has it.
-    fn missing(self, info: &StoreInfo, can_restart: bool) -> Option<&'static str> {
+    fn missing(self, info: &StoreInfo, subject: &dyn Subject) -> Option<&'static str> {
         let (there, why) = match self {
             Self::Lease => (info.expiry == Expiry::Lease, "its claims have no lease of their own that the store ends"),
             Self::Tombstone => (info.expiry != Expiry::Session, "its session ends what no claim owns"),
@@ -99,7 +114,8 @@ impl Need {
             Self::Permits => (info.permits, "it has no permits"),
             Self::Push => (info.push, "it does not push hand-overs"),
             Self::Registers => (info.registers, "it keeps no registers"),
-            Self::Restart => (can_restart, "it cannot be restarted with its data kept"),
+            Self::Restart => (subject.restart().is_some(), "it cannot be restarted with its data kept"),
+            Self::Detour => (subject.detour().is_some(), "its calls cannot be held up on their way"),
         };
         (!there).then_some(why)
     }
@@ -118,8 +134,8 @@ pub struct Case {
 
 /// Cases that are left out on this store, each with the reason, in the order of [`CASES`].
 pub async fn skip_table(subject: &dyn Subject) -> Vec<(&'static str, &'static str)> {
-    let (info, can_restart) = (subject.open().await.info(), subject.restart().is_some());
-    let skip = |case: &Case| Some((case.name, case.needs.iter().find_map(|need| need.missing(&info, can_restart))?));
+    let info = subject.open().await.info();
+    let skip = |case: &Case| Some((case.name, case.needs.iter().find_map(|need| need.missing(&info, subject))?));
     CASES.iter().filter_map(skip).collect()
 }
 
@@ -227,6 +243,7 @@ macro_rules! __conformance_cases {
             dropped::a_dropped_wait_leaves_nothing [Queue];
             dropped::a_dropped_renewal_can_be_repeated [];
             dropped::a_dropped_release_can_be_repeated [];
+            dropped::a_late_first_call_takes_nothing_from_its_repeat [Lease Detour];
             names::lengths_are_checked [];
             names::different_names_never_exclude_each_other [];
             names::equal_names_always_exclude [];

@@ -78,7 +78,8 @@ pub struct StoreInfo {
     /// Whether it keeps registers. Default: yes.
     pub registers: bool,
     /// Whether of several claims that find a free lock at the same moment one is always granted. Default: yes; where
-    /// votes can split, all may be refused and must ask again.
+    /// votes can split, all may be refused and must ask again. There a release may also be answered before every server has
+    /// carried it out.
     pub decisive: bool,
     /// Where calls may run.
     pub runtime: Runtime,

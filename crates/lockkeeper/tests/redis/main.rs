@@ -11,6 +11,8 @@ mod layouts;
 mod peers;
 #[cfg(feature = "redlock")]
 mod redlock;
+#[cfg(feature = "redlock")]
+mod redlock_late;
 mod servers;
 #[cfg(feature = "redlock")]
 mod tls;

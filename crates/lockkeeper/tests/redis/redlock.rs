@@ -8,44 +8,44 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use testkit::RedisServer;
 
-const TTL: Duration = Duration::from_secs(4);
+pub(crate) const TTL: Duration = Duration::from_secs(4);
 
 /// Servers that count at once, because they have everything on disk.
-fn durable(count: usize) -> Vec<RedisServer> {
+pub(crate) fn durable(count: usize) -> Vec<RedisServer> {
     (0..count).map(|_| RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"])).collect()
 }
 
-fn url(servers: &[RedisServer], query: &str) -> String {
+pub(crate) fn url(servers: &[RedisServer], query: &str) -> String {
     let places: Vec<String> = servers.iter().map(|s| format!("127.0.0.1:{}", s.port())).collect();
     format!("redlock://{}{query}", places.join(","))
 }
 
-async fn connect(servers: &[RedisServer], query: &str) -> RedlockStore {
+pub(crate) async fn connect(servers: &[RedisServer], query: &str) -> RedlockStore {
     RedlockStore::connect(&url(servers, query)).await.expect("connected")
 }
 
-fn claim(name: &str, ttl: Duration) -> Claim {
+pub(crate) fn claim(name: &str, ttl: Duration) -> Claim {
     let holder = HolderId::random().expect("random");
     Claim::new(LockName::new(name).expect("a name"), holder, ttl, system_now(), Arc::new(Note::new("host", 1, "")))
 }
 
-async fn attempt(store: &RedlockStore, claim: &mut Claim) -> Result<Attempt> {
+pub(crate) async fn attempt(store: &RedlockStore, claim: &mut Claim) -> Result<Attempt> {
     claim.stamp = system_now();
     store.try_acquire(std::slice::from_ref(claim)).await.remove(0)
 }
 
-async fn granted(store: &RedlockStore, claim: &mut Claim) -> Token {
+pub(crate) async fn granted(store: &RedlockStore, claim: &mut Claim) -> Token {
     match attempt(store, claim).await {
         Ok(Attempt::Granted(grant)) => grant.token,
         other => panic!("should be granted: {other:?}"),
     }
 }
 
-async fn release(store: &RedlockStore, claim: &Claim) -> Release {
+pub(crate) async fn release(store: &RedlockStore, claim: &Claim) -> Release {
     store.release(std::slice::from_ref(claim)).await.remove(0).expect("released")
 }
 
-async fn cycles(store: &RedlockStore, count: usize) -> Duration {
+pub(crate) async fn cycles(store: &RedlockStore, count: usize) -> Duration {
     let began = Instant::now();
     for i in 0..count {
         let mut claim = claim(&format!("cycle/{i}"), TTL);

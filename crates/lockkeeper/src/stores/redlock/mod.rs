@@ -8,7 +8,7 @@
 //! `appendonly yes` and `appendfsync always`: it may have forgotten a lease that is still running.
 //!
 //! **Layout**, the same on every node, to be read with `redis-cli`; `K` is the lock's name, byte for byte.
-//! - `K`: `lk1:HOLDER:TOKEN:TTL:SINCE:STAMP:HOST:PID:LABEL`, a plain string with a TTL, so that node-redlock, redsync,
+//! - `K`: `lk1:HOLDER:TOKEN:TTL:SINCE:ATTEMPT:HOST:PID:LABEL`, a plain string with a TTL, so that node-redlock, redsync,
 //!   rslock and every other client that does `SET K … NX PX …` on the same nodes excludes us and is excluded.
 //! - `lk:f:{K}` the last number drawn · `lk:x:{K}:HOLDER` tombstones. Both end by themselves. Names that begin with `lk:`
 //!   are refused.
@@ -18,6 +18,8 @@
 //!
 //! **Not offered**: a queue, Shared, Permits and registers; `docs/stores/redlock.md` says why.
 
+#[cfg(feature = "redlock")]
+mod attempts;
 #[cfg(feature = "redlock")]
 mod health;
 #[cfg(feature = "redlock")]

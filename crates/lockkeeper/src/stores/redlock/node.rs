@@ -14,7 +14,7 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -36,6 +36,8 @@ pub(super) struct Node {
     place: Place,
     pub(super) label: String,
     pub(super) health: Health,
+    /// When it last answered, by our own clock, in microseconds.
+    heard: AtomicU64,
     /// What was found on each connection, by its serial number, newest last.
     seen: Mutex<Vec<(u64, Seen)>>,
 }
@@ -74,7 +76,8 @@ impl Nodes {
     pub(super) fn new(options: Options, max_ttl: Duration) -> Self {
         let node = |place: &Place| {
             let label = server::shown(&place.0, place.1);
-            Node { place: place.clone(), health: Health::new(&label), label, seen: Mutex::default() }
+            let (health, heard) = (Health::new(&label), AtomicU64::new(0));
+            Node { place: place.clone(), health, heard, label, seen: Mutex::default() }
         };
         Self { list: options.nodes.iter().map(node).collect(), links: Links::new(options), max_ttl }
     }
@@ -89,6 +92,7 @@ impl Nodes {
             match nodes.try_ask(node, ask).await {
                 Ok(answers) => {
                     this.health.answered(began.elapsed());
+                    this.heard.store(system_now().as_micros(), Ordering::Relaxed);
                     answers.into_iter().map(|a| a.map_err(|e| this.named(map_err(e)))).collect()
                 }
                 Err(trouble) => {
@@ -170,18 +174,23 @@ impl Nodes {
         let durable = setting("appendonly") == "yes" && setting("appendfsync") == "always";
         let field = |key: &str| text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':')).unwrap_or("").trim();
         check_info(&field).map_err(Trouble::Refused)?;
-        let uptime = Duration::from_secs(field("uptime_in_seconds").parse().unwrap_or(0));
-        let wait = left_out_for(uptime, self.max_ttl, durable);
-        let seen = Seen { run_id: field("run_id").to_owned(), counts_from: system_now().after(wait) };
-        let twin = self.list.iter().enumerate().find(|(i, other)| *i != node && other.runs(&seen.run_id));
+        let (run_id, this) = (field("run_id"), &self.list[node]);
+        let twin = self.list.iter().enumerate().find(|(i, other)| *i != node && other.runs(run_id));
         if let Some((_, twin)) = twin {
             let text = format!("is the same server as {}; every node must be one of its own", twin.label);
             return Err(Trouble::Refused(Error::invalid_config(text)));
         }
-        let this = &self.list[node];
-        if !wait.is_zero() && !this.runs(&seen.run_id) {
-            tracing::warn!(node = this.label, left_out = ?wait, "a node restarted and may have forgotten locks");
-        }
+        let uptime = Duration::from_secs(field("uptime_in_seconds").parse().unwrap_or(0));
+        let seen = this.known(run_id).unwrap_or_else(|| {
+            let now = system_now();
+            // Without an id, another process cannot be told from the same one.
+            let silence = this.silence(now).filter(|_| !run_id.is_empty());
+            let wait = left_out_for(uptime, silence, self.max_ttl, durable);
+            if !wait.is_zero() {
+                tracing::warn!(node = this.label, left_out = ?wait, "a node restarted and may have forgotten locks");
+            }
+            Seen { run_id: run_id.to_owned(), counts_from: now.after(wait) }
+        });
         this.remember(line.serial(), seen.clone());
         Ok(seen)
     }
@@ -205,7 +214,8 @@ fn check_info<'a>(field: &impl Fn(&str) -> &'a str) -> Result<()> {
     if version != (0, 0) && version < (6, 2) {
         return Err(Error::unsupported(format!("runs Redis {}.{}; 6.2 is needed", version.0, version.1)));
     }
-    if field("maxmemory_policy").starts_with("allkeys") && field("maxmemory") != "0" {
+    // Every lock has a TTL, so the policies for keys with one evict locks first.
+    if !matches!(field("maxmemory_policy"), "noeviction" | "") && field("maxmemory") != "0" {
         tracing::warn!(policy = field("maxmemory_policy"), "this Redis may evict locks when its memory is full");
     }
     Ok(())
@@ -225,6 +235,18 @@ impl Node {
     fn counts_from(&self, serial: u64) -> Option<Stamp> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.iter().rev().find(|(known, _)| *known == serial).map(|(_, seen)| seen.counts_from)
+    }
+
+    /// What was found when this process was met first: its clock may have leapt since.
+    fn known(&self, run_id: &str) -> Option<Seen> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().map(|(_, seen)| seen).find(|seen| !run_id.is_empty() && seen.run_id == run_id).cloned()
+    }
+
+    /// How long ago the node last answered; `None` if it never did.
+    fn silence(&self, now: Stamp) -> Option<Duration> {
+        let heard = self.heard.load(Ordering::Relaxed);
+        (heard > 0).then(|| now.since(Stamp::from_micros(heard)))
     }
 
     /// Whether this is the process that answered last.

@@ -18,9 +18,10 @@ pub const fn quorum(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The number a claim proposes: ahead of its clock, and of every number this keeper has seen.
-pub fn propose(clock_us: u64, last_seen: u64) -> u64 {
-    clock_us.saturating_add(AHEAD_US).max(last_seen.saturating_add(1))
+/// The number a claim proposes: ahead of its clock. Numbers of other names do not count, nor does an earlier one of this
+/// name: nodes know those, and a damaged one would spread.
+pub fn propose(clock_us: u64) -> u64 {
+    clock_us.saturating_add(AHEAD_US)
 }
 
 /// The number a node draws for a claim that it grants; what the acquire script computes. `fence` is the last number it
@@ -29,10 +30,21 @@ pub fn draw(fence: Option<u64>, proposal: u64, clock_us: u64) -> u64 {
     proposal.max(fence.map_or(clock_us, |last| last.saturating_add(1)))
 }
 
-/// How long a node is left out after it started `uptime` ago. An empty node would grant what it has forgotten, so it
-/// counts only when every lease that it may have known is over; a node that had everything on disk counts at once.
-pub fn left_out_for(uptime: Duration, max_ttl: Duration, durable: bool) -> Duration {
-    if durable { Duration::ZERO } else { max_ttl.saturating_sub(uptime) }
+/// How long a node is left out that is met anew and says it started `uptime` ago. An empty node would grant what it has
+/// forgotten, so it counts only when every lease that it may have known is over; a node that had everything on disk
+/// counts at once.
+///
+/// `silence` is how long ago, by the caller's own clock, another process answered at that address; `None` if the caller
+/// knows of none. The uptime follows the node's wall clock, which may leap, so it is not believed when that process may
+/// have known leases that still run, nor when it claims more than the silence allows.
+pub fn left_out_for(uptime: Duration, silence: Option<Duration>, max_ttl: Duration, durable: bool) -> Duration {
+    // Whole seconds, cut off.
+    const COARSE: Duration = Duration::from_secs(1);
+    match silence {
+        _ if durable => Duration::ZERO,
+        Some(silence) if silence < max_ttl || uptime > silence + COARSE => max_ttl,
+        _ => max_ttl.saturating_sub(uptime),
+    }
 }
 
 /// One node's say in an acquisition.
@@ -102,6 +114,12 @@ impl Ballot {
     /// The votes so far.
     pub fn votes(&self) -> &[Vote] {
         &self.votes
+    }
+
+    /// Whether others have the lock on so many nodes that no earlier attempt of the claim can hold it either. Without
+    /// that, a majority may still be the claim's, on nodes that gave no answer.
+    pub fn holds_nothing(&self) -> bool {
+        self.count(|v| v == Vote::Held) > self.votes.len() - self.quorum
     }
 
     /// Takes one node's vote, and decides.
@@ -320,15 +338,34 @@ mod tests {
         assert_eq!(draw(Some(10), 5, 99), 11);
         assert_eq!(draw(Some(10), 20, 99), 20);
         assert_eq!(draw(None, 5, 99), 99);
-        assert_eq!(propose(1000, 0), 1000 + AHEAD_US);
-        assert_eq!(propose(0, u64::MAX), u64::MAX);
+        assert_eq!(propose(1000), 1000 + AHEAD_US);
+        assert_eq!(propose(u64::MAX), u64::MAX);
     }
 
     #[test]
     fn a_young_node_is_left_out_unless_its_disk_remembers() {
         let s = Duration::from_secs;
-        assert_eq!(left_out_for(s(10), s(60), false), s(50));
-        assert_eq!(left_out_for(s(60), s(60), false), s(0));
-        assert_eq!(left_out_for(s(0), s(60), true), s(0));
+        assert_eq!(left_out_for(s(10), None, s(60), false), s(50));
+        assert_eq!(left_out_for(s(60), None, s(60), false), s(0));
+        assert_eq!(left_out_for(s(0), None, s(60), true), s(0));
+    }
+
+    #[test]
+    fn a_node_known_before_is_not_believed_an_uptime_that_its_clock_made() {
+        let s = Duration::from_secs;
+        assert_eq!(left_out_for(s(500), Some(s(3)), s(60), false), s(60), "leases of the last seconds may run");
+        assert_eq!(left_out_for(s(1), Some(s(59)), s(60), false), s(60), "from now: it may have granted until now");
+        assert_eq!(left_out_for(s(500), Some(s(100)), s(60), false), s(60), "it was another one 100 s ago");
+        assert_eq!(left_out_for(s(101), Some(s(100)), s(60), false), s(0));
+        assert_eq!(left_out_for(s(20), Some(s(100)), s(60), false), s(40));
+        assert_eq!(left_out_for(s(500), Some(s(3)), s(60), true), s(0));
+    }
+
+    #[test]
+    fn a_claim_holds_nothing_only_if_others_have_enough_nodes() {
+        use Vote::*;
+        assert!(ballot(&[Held, Held, Mine(5)]).0.holds_nothing());
+        assert!(!ballot(&[Held, Failed, Mine(5)]).0.holds_nothing(), "the silent one may be the claim's");
+        assert!(ballot(&[New(1), New(1), Held, Held]).0.holds_nothing(), "half of an even number is no majority");
     }
 }

@@ -19,6 +19,8 @@ pub(super) const TOMB_EXTRA: Duration = Duration::from_secs(60);
 pub(super) struct Race<'a> {
     pub(super) claim: &'a Claim,
     pub(super) keys: Option<Keys>,
+    /// Which attempt of the claim this is.
+    attempt: u64,
     ballot: Ballot,
     /// The lease that each node which granted has promised.
     leases: Vec<Duration>,
@@ -28,7 +30,7 @@ pub(super) struct Race<'a> {
 }
 
 impl<'a> Race<'a> {
-    pub(super) fn new(claim: &'a Claim, nodes: usize) -> Self {
+    pub(super) fn new(claim: &'a Claim, attempt: u64, nodes: usize) -> Self {
         let (keys, refusal) = match (Keys::of(&claim.name), check_mode(claim.mode)) {
             (Ok(keys), Ok(())) => (Some(keys), None),
             (Err(error), _) | (_, Err(error)) => (None, Some(Err(error.for_lock(&claim.name)))),
@@ -36,6 +38,7 @@ impl<'a> Race<'a> {
         Self {
             claim,
             keys,
+            attempt,
             ballot: Ballot::new(nodes, quorum(nodes)),
             leases: vec![claim.ttl; nodes],
             held: vec![people::Sight::Unknown; nodes],
@@ -55,7 +58,7 @@ impl<'a> Race<'a> {
                 holder.as_bytes(),
                 proposal.as_bytes(),
                 ttl.as_bytes(),
-                self.claim.stamp.as_micros().to_string().as_bytes(),
+                self.attempt.to_string().as_bytes(),
                 note_text(&self.claim.note).as_bytes(),
                 displaced.as_bytes(),
                 life.as_bytes(),
@@ -123,12 +126,21 @@ impl<'a> Race<'a> {
         leases.map(|(_, lease)| *lease).min().unwrap_or_default()
     }
 
+    /// A newer attempt of the claim has begun, and may take back what this one counts on: only that one may be granted.
+    pub(super) fn give_way(&mut self) {
+        if let Some(Ok(Attempt::Granted(_))) = self.answer {
+            let error = Error::unavailable("a newer attempt of the same claim is under way").in_store("redlock");
+            self.answer = Some(Err(error.for_lock(&self.claim.name)));
+        }
+    }
+
     /// What is to be taken back, now that the round is over.
     pub(super) fn undo(&self) -> Option<(&Claim, &Keys, Scope)> {
         let scope = match &self.answer {
             Some(Ok(Attempt::Granted(_))) => return None,
-            Some(Ok(Attempt::Held(_) | Attempt::Cancelled)) => Scope::Attempt,
-            Some(Err(_)) | None => Scope::Taken,
+            Some(Ok(Attempt::Cancelled)) => Scope::UpTo(self.attempt),
+            Some(Ok(Attempt::Held(_))) if self.ballot.holds_nothing() => Scope::UpTo(self.attempt),
+            Some(Ok(Attempt::Held(_)) | Err(_)) | None => Scope::Taken(self.attempt),
         };
         Some((self.claim, self.keys.as_ref()?, scope))
     }
@@ -173,25 +185,24 @@ pub(super) fn tomb(name: &LockName, holder: &str) -> Vec<u8> {
 /// What a release takes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// All that the claim has.
+    /// All that the claim has: it has ended.
     Claim,
-    /// What the attempt with the claim's stamp has, found or taken: it was refused, so the claim holds nothing.
-    Attempt,
-    /// What that attempt took: what it found may belong to a grant.
-    Taken,
+    /// What this attempt or an older one has: the claim is known to hold nothing that counts.
+    UpTo(u64),
+    /// What exactly this attempt took: what it found may belong to a grant.
+    Taken(u64),
 }
 
 pub(super) fn release_command(claim: &Claim, keys: &Keys, life: Duration, scope: Scope) -> Cmd {
     let holder = claim.holder.to_hex();
-    let stamp = claim.stamp.as_micros().to_string();
-    let stamps = match scope {
-        Scope::Claim => [String::new(), String::new()],
-        Scope::Attempt => [stamp.clone(), stamp + "+"],
-        Scope::Taken => [stamp.clone(), stamp],
+    let (attempt, which) = match scope {
+        Scope::Claim => (String::new(), ""),
+        Scope::UpTo(attempt) => (attempt.to_string(), "<"),
+        Scope::Taken(attempt) => (attempt.to_string(), "="),
     };
     RELEASE.call(
         &[&keys.lock, &tomb(&claim.name, &holder)],
-        &[holder.as_bytes(), millis(life).as_bytes(), stamps[0].as_bytes(), stamps[1].as_bytes()],
+        &[holder.as_bytes(), millis(life).as_bytes(), attempt.as_bytes(), which.as_bytes()],
     )
 }
 

@@ -1,5 +1,6 @@
-//! What one node does in one step. The lock's value is `lk1:HOLDER:TOKEN:TTL:SINCE:STAMP:NOTE`; STAMP is that of the
-//! attempt that took it, or with a `+` that of a later one which found it taken by the same claim.
+//! What one node does in one step. The lock's value is `lk1:HOLDER:TOKEN:TTL:SINCE:ATTEMPT:NOTE`; ATTEMPT is the number of
+//! the one that took it, or with a `+` that of a newer one which found it taken by the same claim. It never falls: what an
+//! older attempt says late, its undo too, finds a higher number and changes nothing.
 
 use redis::Cmd;
 use std::sync::LazyLock;
@@ -31,7 +32,7 @@ impl Script {
 }
 
 /// Takes the lock if it is free. KEYS: lock, fence, tombstone of the holder, tombstone of the displaced holder. ARGV:
-/// holder, proposal, ttl ms, stamp, note, displaced holder or nothing, life of its tombstone in ms. `{1, number}` taken,
+/// holder, proposal, ttl ms, attempt, note, displaced holder or nothing, life of its tombstone in ms. `{1, number}` taken,
 /// `{2, number, left}` mine already, `{0, value, left}` somebody else's, `{3}` released before, `{4}` out of numbers.
 pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
@@ -40,22 +41,24 @@ if redis.call('EXISTS', KEYS[3]) == 1 then return {3} end
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then return {0, false, redis.call('PTTL', KEYS[1])} end
 if value then
-  local id, token, ttl, since, note = string.match(value, '^lk1:(%x+):(%d+):(%d+):(%d+):[^:]*:(.*)$')
+  local id, token, ttl, since, attempt, note =
+    string.match(value, '^lk1:(%x+):(%d+):(%d+):(%d+):(%d*)[^:]*:(.*)$')
   local left = redis.call('PTTL', KEYS[1])
+  -- Longer than it was ever set to: the clock stepped back.
+  if ttl and left > tonumber(ttl) then
+    redis.call('PEXPIRE', KEYS[1], ttl)
+    left = tonumber(ttl)
+  end
   if id == ARGV[1] then
-    -- From now on this attempt's: a late undo of the one before must not take it away.
-    redis.call('SET', KEYS[1], 'lk1:' .. id .. ':' .. token .. ':' .. ttl .. ':' .. since .. ':' .. ARGV[4] .. '+:'
-      .. note, 'KEEPTTL')
+    -- From now on this attempt's, if it is the newer: a late undo of the one before must not take it away.
+    if tonumber(ARGV[4]) > (tonumber(attempt) or 0) then
+      redis.call('SET', KEYS[1], 'lk1:' .. id .. ':' .. token .. ':' .. ttl .. ':' .. since .. ':' .. ARGV[4] .. '+:'
+        .. note, 'KEEPTTL')
+    end
     return {2, token, left}
   end
-  if not id or id ~= ARGV[6] then
-    -- Longer than it was ever set to: the clock stepped back.
-    if ttl and left > tonumber(ttl) then
-      redis.call('PEXPIRE', KEYS[1], ttl)
-      left = tonumber(ttl)
-    end
-    return {0, value, left}
-  end
+  -- Somebody else's may be of any length; none of ours is as long as this.
+  if not id or id ~= ARGV[6] then return {0, string.sub(value, 1, 4096), left} end
   redis.call('SET', KEYS[4], 'b', 'PX', ARGV[7])
 end
 local time = redis.call('TIME')
@@ -108,16 +111,18 @@ return {1}",
     )
 });
 
-/// Ends the claim here. KEYS: lock, tombstone. ARGV: holder, life of the tombstone in ms or 0, and two stamps of which
-/// the value must have one, or nothing for any. `{1}` if it held, else `{0}`.
+/// Ends the claim here. KEYS: lock, tombstone. ARGV: holder, life of the tombstone in ms or 0, an attempt or nothing, and
+/// what of it: `=` what exactly this attempt took, `<` whatever this one or an older one has. `{1}` if it held, else `{0}`.
 pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "
 if ARGV[2] ~= '0' then redis.call('SET', KEYS[2], 'r', 'PX', ARGV[2], 'NX') end
 local value = redis.pcall('GET', KEYS[1])
 if type(value) ~= 'string' then return {0} end
-local id, stamp = string.match(value, '^lk1:(%x+):%d+:%d+:%d+:([^:]*):')
-if id ~= ARGV[1] or (ARGV[3] ~= '' and stamp ~= ARGV[3] and stamp ~= ARGV[4]) then return {0} end
+local id, attempt, found = string.match(value, '^lk1:(%x+):%d+:%d+:%d+:(%d*)([^:]*):')
+if id ~= ARGV[1] then return {0} end
+if ARGV[4] == '=' and (attempt ~= ARGV[3] or found ~= '') then return {0} end
+if ARGV[4] == '<' and (tonumber(attempt) or 0) > tonumber(ARGV[3]) then return {0} end
 redis.call('DEL', KEYS[1])
 return {1}",
     )

@@ -1,5 +1,6 @@
 //! The store: rounds of questions to all nodes, decided by [`quorum`](super::quorum).
 
+use super::attempts::Attempts;
 use super::node::{Ask, Fan, Nodes, is_silence};
 use super::people;
 use super::quorum::{Outcome, Tally, Vote, propose, quorum};
@@ -20,7 +21,7 @@ use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use redis::{Cmd, Value};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 /// Locks on a majority of Redis or Valkey servers; see the [module](super).
@@ -29,8 +30,7 @@ pub struct RedlockStore {
     nodes: Arc<Nodes>,
     max_ttl: Duration,
     timeout: Duration,
-    /// The highest number seen, of any name.
-    last: AtomicU64,
+    attempts: Attempts,
     /// What tests add to the clock that proposals come from, in microseconds.
     skew: AtomicI64,
 }
@@ -59,7 +59,7 @@ impl RedlockStore {
             nodes: Arc::new(Nodes::new(settings.options, settings.max_ttl)),
             max_ttl: settings.max_ttl,
             timeout: settings.timeout,
-            last: AtomicU64::new(0),
+            attempts: Attempts::default(),
             skew: AtomicI64::new(0),
         };
         let limit = store.timeout.max(Duration::from_secs(2));
@@ -85,7 +85,7 @@ impl RedlockStore {
 
     fn proposal(&self) -> u64 {
         let clock = wall_micros().saturating_add_signed(self.skew.load(Ordering::Relaxed));
-        propose(clock, self.last.load(Ordering::Relaxed))
+        propose(clock)
     }
 
     /// Which nodes to ask. Silent ones are left out while the others can make a majority, and asked like any other when
@@ -124,7 +124,9 @@ impl RedlockStore {
 
     /// One round for many claims; `displaced` is the holder that a break takes the lock from.
     async fn acquire(&self, claims: &[Claim], displaced: Option<HolderId>) -> Vec<Result<Attempt>> {
-        let mut races: Vec<Race<'_>> = claims.iter().map(|claim| Race::new(claim, self.nodes.list.len())).collect();
+        let begun = self.attempts.begin(claims);
+        let nodes = self.nodes.list.len();
+        let mut races: Vec<Race<'_>> = claims.iter().map(|claim| Race::new(claim, begun.number, nodes)).collect();
         let running: Vec<usize> = (0..races.len()).filter(|i| races[*i].answer.is_none()).collect();
         let limit = self.limit(claims.iter().map(|claim| claim.ttl).min().unwrap_or_default());
         let proposal = self.proposal().to_string();
@@ -162,16 +164,10 @@ impl RedlockStore {
         }
         ask.over.store(true, Ordering::Relaxed);
         fan.go_on_alone();
+        races.iter_mut().filter(|race| !begun.is_newest(race.claim)).for_each(Race::give_way);
         self.undo(&races.iter().filter_map(Race::undo).collect::<Vec<_>>()).await;
-        let finish = |race: Race<'_>| match race.answer {
-            Some(Ok(Attempt::Granted(grant))) => {
-                self.last.fetch_max(grant.token.get(), Ordering::Relaxed);
-                Ok(Attempt::Granted(grant))
-            }
-            Some(answer) => answer,
-            None => Err(Error::unavailable("too few nodes answered").for_lock(&race.claim.name)),
-        };
-        races.into_iter().map(finish).collect()
+        let unanswered = |claim: &Claim| Err(Error::unavailable("too few nodes answered").for_lock(&claim.name));
+        races.into_iter().map(|race| race.answer.unwrap_or_else(|| unanswered(race.claim))).collect()
     }
 
     /// Renewals and releases: the same commands to all nodes, one tally per claim.
@@ -276,6 +272,7 @@ impl Store for RedlockStore {
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
+        let now = self.attempts.number(claims);
         let command = |claim: &Claim, keys: &Keys| {
             let holder = claim.holder.to_hex();
             RENEW.call(&[&keys.lock, &tomb(&claim.name, &holder)], &[holder.as_bytes(), millis(claim.ttl).as_bytes()])
@@ -288,10 +285,10 @@ impl Store for RedlockStore {
             Some(if broken { LossReason::Broken } else { LossReason::Gone })
         };
         let answers = self.tally(claims, &RENEW, true, command, Tally::kept, answer).await;
-        // A minority may still have it, and a lost claim is not released by anybody else.
+        // A minority may still have it, and a lost claim is not released by anybody else. An attempt made later stays.
         let lost = claims.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Ok(Some(_))));
         let lost: Vec<(&Claim, Keys)> = lost.filter_map(|(c, _)| Some((c, Keys::of(&c.name).ok()?))).collect();
-        self.undo(&lost.iter().map(|(claim, keys)| (*claim, keys, Scope::Claim)).collect::<Vec<_>>()).await;
+        self.undo(&lost.iter().map(|(claim, keys)| (*claim, keys, Scope::UpTo(now))).collect::<Vec<_>>()).await;
         let renewal = |(claim, answer): (&Claim, Result<Option<LossReason>>)| {
             answer.map(|lost| lost.map_or(Renewal::Renewed(claim.ttl), Renewal::Lost))
         };
@@ -324,7 +321,6 @@ impl Store for RedlockStore {
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         Keys::of(name)?;
         let Some(holder) = people::holder(&self.nodes, name, token).await? else { return Ok(Break::NotHeld) };
-        self.last.fetch_max(token.get(), Ordering::Relaxed);
         let ttl = Duration::from_secs(10).min(self.max_ttl);
         let note = Arc::new(Note::new("", std::process::id(), "break"));
         let claim = [Claim::new(name.clone(), HolderId::random()?, ttl, system_now(), note)];

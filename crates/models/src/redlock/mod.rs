@@ -3,6 +3,11 @@
 //!
 //! A reply is heard when the request is carried out, or never: a client acts on nothing but replies, and while it waits
 //! for them its keys stay, so hearing them later adds no other outcome. What it sends next is delayed all the same.
+//!
+//! Every attempt is a claim of its own here, and what a failed one leaves goes when it pleases. [`attempts`] looks at the
+//! other side: one claim that asks several times, and what it sends to clean up.
+
+pub mod attempts;
 
 use lockkeeper::stores::redlock::quorum::{Ballot, Outcome, Tally, Verdict, Vote, draw, left_out_for, quorum};
 use stateright::{Model, Property};
@@ -353,7 +358,8 @@ impl Model for Redlock {
                 let alive = (0..s.clients.len()).map(|c| s.id(c)).filter(|id| s.alive(*id)).collect();
                 let highest = s.nodes.iter().filter_map(|n| n.fence).max().unwrap_or(0).max(self.proposals);
                 let young = Duration::ZERO;
-                let guarded = !left_out_for(young, Duration::from_secs(60), self.variant == Variant::NoGuard).is_zero();
+                let guarded =
+                    !left_out_for(young, None, Duration::from_secs(60), self.variant == Variant::NoGuard).is_zero();
                 s.nodes[node] = Node {
                     key: None,
                     fence: None,
