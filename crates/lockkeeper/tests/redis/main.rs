@@ -14,4 +14,5 @@ mod redlock;
 mod servers;
 #[cfg(feature = "redlock")]
 mod tls;
+mod unconfirmed;
 mod waits;

@@ -129,8 +129,7 @@ impl RedisStore {
     async fn run(&self, step: Step, calls: &[Call], limit: Duration) -> Vec<Result<Value>> {
         // A release need not be confirmed: one that is lost keeps the lock a while longer, at worst.
         let wait = self.links.options().wait.filter(|_| matches!(step, Step::Acquire | Step::Renew));
-        let undo = (step == Step::Acquire).then(|| self.layout().script(Step::Release));
-        script::run(&self.links, self.layout().script(step), calls, Terms { limit, wait, undo }).await
+        script::run(&self.links, self.layout().script(step), calls, Terms { limit, wait }).await
     }
 
     async fn one(&self, step: Step, call: Call) -> Result<Vec<Value>> {
@@ -140,7 +139,7 @@ impl RedisStore {
     /// Asks a register, which is the same in every layout.
     async fn register(&self, script: &Script, call: Call) -> Result<Vec<Value>> {
         let wait = self.links.options().wait.filter(|_| std::ptr::eq(script, &*script::REGISTER));
-        let terms = Terms { limit: ASK_LIMIT, wait, undo: None };
+        let terms = Terms { limit: ASK_LIMIT, wait };
         let answer = script::run(&self.links, script, &[call], terms).await.pop();
         reply(answer.unwrap_or_else(|| Err(odd("nothing"))))
     }
