@@ -317,11 +317,12 @@ impl Builder {
         };
         let info = store.info();
         if let Some(required) = self.require.filter(|required| info.guarantee < *required) {
-            return Err(Error::invalid_config(format!(
-                "the store promises {:?}, but {required:?} is required",
-                info.guarantee
-            ))
-            .in_store(info.scheme));
+            let promised = match info.guarantee {
+                Guarantee::BestEffort => "may drop locks that are held (the log says why)".to_owned(),
+                other => format!("promises {other:?}"),
+            };
+            let text = format!("the store {promised}, but {required:?} is required");
+            return Err(Error::invalid_config(text).in_store(info.scheme));
         }
         check_ttl(self.ttl, &info)?;
         check_max_hold(self.max_hold, &info)?;

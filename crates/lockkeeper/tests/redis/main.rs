@@ -2,6 +2,7 @@
 #![cfg(feature = "redis")]
 
 mod clock;
+mod eviction;
 mod foreign;
 mod groups;
 mod interop;

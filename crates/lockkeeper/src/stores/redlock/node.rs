@@ -5,6 +5,7 @@ use super::quorum::left_out_for;
 use super::scripts::{self, Script};
 use crate::clock::{Stamp, system_now};
 use crate::error::{Error, ErrorKind, Result};
+use crate::stores::redis::check::may_evict;
 use crate::stores::redis::connect::{Line, Links};
 use crate::stores::redis::error::{is_fatal, map_err};
 use crate::stores::redis::gather::send;
@@ -27,6 +28,8 @@ pub(super) struct Nodes {
     links: Links,
     pub(super) list: Vec<Node>,
     max_ttl: Duration,
+    /// Whether some node was seen that may evict locks: one vote fewer is one holder more.
+    pub(super) evicts: AtomicBool,
 }
 
 /// One node.
@@ -75,7 +78,12 @@ impl Nodes {
             let label = format!("{}:{}", place.0, place.1);
             Node { place: place.clone(), health: Health::new(&label), label, seen: Mutex::default() }
         };
-        Self { list: options.nodes.iter().map(node).collect(), links: Links::new(options), max_ttl }
+        Self {
+            list: options.nodes.iter().map(node).collect(),
+            links: Links::new(options),
+            max_ttl,
+            evicts: AtomicBool::new(false),
+        }
     }
 
     /// Asks one node. The first poll sends, if the connection is there.
@@ -169,6 +177,7 @@ impl Nodes {
         let durable = setting("appendonly") == "yes" && setting("appendfsync") == "always";
         let field = |key: &str| text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':')).unwrap_or("").trim();
         check_info(&field).map_err(Trouble::Refused)?;
+        self.evicts.fetch_or(may_evict(&field), Ordering::Relaxed);
         let uptime = Duration::from_secs(field("uptime_in_seconds").parse().unwrap_or(0));
         let wait = left_out_for(uptime, self.max_ttl, durable);
         let seen = Seen { run_id: field("run_id").to_owned(), counts_from: system_now().after(wait) };
@@ -203,9 +212,6 @@ fn check_info<'a>(field: &impl Fn(&str) -> &'a str) -> Result<()> {
     let version = (version.next().unwrap_or(0), version.next().unwrap_or(0));
     if version != (0, 0) && version < (6, 2) {
         return Err(Error::unsupported(format!("runs Redis {}.{}; 6.2 is needed", version.0, version.1)));
-    }
-    if field("maxmemory_policy").starts_with("allkeys") && field("maxmemory") != "0" {
-        tracing::warn!(policy = field("maxmemory_policy"), "this Redis may evict locks when its memory is full");
     }
     Ok(())
 }
