@@ -6,7 +6,8 @@ local token, was, since, flag, note = grant(me)
 if token then
   -- Also when nothing changes: a replica that has seen this write has seen the grant.
   note_grant(me, token, was, since, '-', note)
-  return {1, token, num(left_of(me))}
+  -- No longer than it was set to: a clock that stepped back makes more of it.
+  return {1, token, num(math.min(left_of(me), was))}
 end
 if string.sub(mode, 1, 1) == 'p' then
   local used = kind == 'many' and string.match(many, '^p(%d+)') or redis.call('HGET', W, '#l')
