@@ -7,3 +7,4 @@ mod late;
 mod line;
 mod refusals;
 mod servers;
+mod silent;

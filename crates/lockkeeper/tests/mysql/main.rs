@@ -9,4 +9,5 @@ mod page;
 mod procedures;
 mod rows;
 mod servers;
+mod silent;
 mod steps;

@@ -7,6 +7,7 @@ mod interop;
 mod page;
 mod rows;
 mod servers;
+mod silent;
 mod steps;
 #[cfg(feature = "transaction-tokio-postgres-0_7")]
 mod transaction;

@@ -13,6 +13,7 @@ mod peers;
 #[cfg(feature = "redlock")]
 mod redlock;
 mod servers;
+mod silent;
 #[cfg(feature = "redlock")]
 mod tls;
 mod unconfirmed;

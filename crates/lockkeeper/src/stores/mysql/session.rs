@@ -20,6 +20,9 @@ const IDLE: u64 = 86_400;
 /// The shortest time after which a session that does not answer is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The same while it has no lock: nothing is lost with it. More than a statement may wait for a row, which is 5 s.
+const IDLE_PATIENCE: Duration = Duration::from_secs(6);
+
 /// How many claims that were lost with their session are remembered.
 const REMEMBERED: usize = 10_000;
 
@@ -136,7 +139,7 @@ impl Session {
         let text =
             if idle == self.idle { text.to_owned() } else { format!("SET SESSION wait_timeout = {idle};{text}") };
         let mut rows = Vec::new();
-        let limit = longest.unwrap_or_default().max(PATIENCE);
+        let limit = if self.own.is_empty() { IDLE_PATIENCE } else { longest.unwrap_or_default().max(PATIENCE) };
         match tokio::time::timeout(limit, call(conn, &self.dial.options.prefix, &text, &mut rows)).await {
             Ok(Ok(())) => {
                 self.idle = idle;

@@ -211,13 +211,11 @@ async fn on_node(
         Ok(Err(error)) => return all(error),
         Ok(Ok(line)) => line,
     };
-    let mut using = Using {
-        links,
-        line: line.clone(),
+    line.patience = match taken {
         // One that is left with a WAIT under way would keep the next call waiting.
-        patience: if taken.is_some() { Duration::ZERO } else { terms.limit.mul_f64(0.8) },
-        began: Instant::now(),
-        done: false,
+        Some(_) => Duration::ZERO,
+        // A short lease has no time for more.
+        None => line.patience.min(terms.limit.mul_f64(0.8)),
     };
     // A plain call is limited by whoever asks, and a timer for each would cost as much as the rest of this function.
     let answers = match terms.wait {
@@ -231,8 +229,6 @@ async fn on_node(
             tokio::time::timeout(terms.limit, confirmed).await
         }
     };
-    using.done = answers.is_ok();
-    drop(using);
     let Ok(answers) = answers else { return all(late()) };
     if answers.iter().any(|a| matches!(a, Err(Failure::Driver(e)) if is_fatal(e))) {
         links.broken(&line);
@@ -250,23 +246,6 @@ impl Failure {
         match self {
             Self::Driver(error) => map_err(error),
             Self::Ours(error) => error,
-        }
-    }
-}
-
-/// A call under way: one that ends without an answer, after most of its time, condemns its connection.
-struct Using<'a> {
-    links: &'a Links,
-    line: Line,
-    began: Instant,
-    patience: Duration,
-    done: bool,
-}
-
-impl Drop for Using<'_> {
-    fn drop(&mut self) {
-        if !self.done && self.began.elapsed() >= self.patience {
-            self.links.broken(&self.line);
         }
     }
 }
