@@ -321,11 +321,12 @@ impl Builder {
         };
         let info = store.info();
         if let Some(required) = self.require.filter(|required| info.guarantee < *required) {
-            return Err(Error::invalid_config(format!(
-                "the store promises {:?}, but {required:?} is required",
-                info.guarantee
-            ))
-            .in_store(info.scheme));
+            let promised = match info.guarantee {
+                Guarantee::BestEffort => "may drop locks that are held (the log says why)".to_owned(),
+                other => format!("promises {other:?}"),
+            };
+            let text = format!("the store {promised}, but {required:?} is required");
+            return Err(Error::invalid_config(text).in_store(info.scheme));
         }
         let ttl = self.ttl.unwrap_or(DEFAULT_TTL.clamp(info.ttl_floor, info.ttl_ceiling));
         check_ttl(ttl, &info)?;

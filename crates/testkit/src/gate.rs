@@ -74,6 +74,13 @@ impl Gate {
         self.shared.lock().holding = true;
     }
 
+    /// Holds back whatever is said from now on, on the connections that are there; new ones pass.
+    pub fn silence(&self) {
+        for connection in &mut lock(&self.state).connections {
+            connection.held.get_or_insert_default();
+        }
+    }
+
     /// Lets new connections, and those on which nothing was held back, pass again.
     pub fn pass(&self) {
         self.shared.lock().holding = false;

@@ -230,6 +230,7 @@ macro_rules! __conformance_cases {
             sharing::permits_are_exact_at_once [Permits];
             sharing::permits_are_exact_over_time [Permits];
             sharing::a_differing_limit_is_refused [Permits];
+            sharing::the_limit_of_a_dead_waiter_is_forgotten [Permits Queue Lease];
             sharing::a_freed_permit_goes_to_the_head [Permits Queue];
             sharing::shared_and_permit_exclude_each_other [Shared Permits];
             sharing::exclusive_and_permit_exclude_each_other [Permits];

@@ -1,7 +1,7 @@
 //! Readers and writers, permits, and that the modes of one name exclude each other.
 
 use super::Subject;
-use super::kit::{Hand, fresh_name, long, open};
+use super::kit::{Hand, eventually, fresh_name, long, open, patience, short};
 use crate::ErrorKind;
 use crate::store::{Attempt, Mode};
 use std::sync::Arc;
@@ -193,6 +193,36 @@ pub async fn a_differing_limit_is_refused(subject: &dyn Subject) {
     let mut other = Hand::new(&b, &name, long(&info)).mode(Mode::Permit { limit: 3 });
     other.acquire().await;
     other.end().await;
+}
+
+/// The limit of a waiter that fell silent goes with its place, also behind a waiter that lives.
+pub async fn the_limit_of_a_dead_waiter_is_forgotten(subject: &dyn Subject) {
+    let (info, [a, b]) = open(subject).await;
+    let name = fresh_name("dead-limit");
+    let (mut holder, mut head) = (Hand::new(&a, &name, long(&info)), Hand::new(&a, &name, long(&info)).queued());
+    holder.acquire().await;
+    head.refused().await;
+    let mut dead = Hand::new(&b, &name, short(&info)).mode(Mode::Permit { limit: 3 }).queued();
+    dead.refused().await;
+    let mut next = Hand::new(&b, &name, long(&info)).mode(Mode::Permit { limit: 5 }).queued();
+    let place = eventually("the dead one's limit ends", patience(&info, short(&info)), async || {
+        head.waits().await;
+        match next.try_acquire().await {
+            Ok(Attempt::Held(held)) => Some(held.place),
+            Err(error) if error.kind() == ErrorKind::InvalidConfig => None,
+            // Given up after a third of a short lease: asked again, it is told.
+            Err(error) if error.kind() == ErrorKind::Unavailable => None,
+            other => panic!("{next:?} should be refused or wait, not {other:?}"),
+        }
+    })
+    .await;
+    assert_eq!(place, Some(2), "behind the living one");
+    dead.lost().await;
+    holder.end().await;
+    head.picks_up().await;
+    head.end().await;
+    next.picks_up().await;
+    next.end().await;
 }
 
 /// A permit that is given back goes to the first in line, one for one.

@@ -7,6 +7,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Guarantee {
+    /// Nothing: the store may drop a lock that is held, as a Redis that evicts keys when its memory is full.
+    BestEffort,
     /// Within one process.
     Process,
     /// Within one machine, across processes, crashes and reboots.

@@ -8,3 +8,4 @@ mod line;
 mod refusals;
 mod rights;
 mod servers;
+mod silent;

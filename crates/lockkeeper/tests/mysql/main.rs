@@ -11,4 +11,5 @@ mod procedures;
 mod rows;
 mod servers;
 mod sessions;
+mod silent;
 mod steps;

@@ -10,6 +10,7 @@ mod late;
 mod page;
 mod rows;
 mod servers;
+mod silent;
 mod steps;
 #[cfg(feature = "transaction-tokio-postgres-0_7")]
 mod transaction;

@@ -1,7 +1,11 @@
 //! The Redis store while the server's clock steps: tokens rise, nobody is stuck, and a waiter is never let in early
 //! unless the clock itself ended the lease.
 
-use lockkeeper::{Guard, Keeper, LossReason, State};
+use lockkeeper::clock::system_now;
+use lockkeeper::store::{Attempt, Claim};
+use lockkeeper::stores::redis::RedisStore;
+use lockkeeper::{Guard, HolderId, Keeper, LockName, LossReason, Mode, Note, State, Store};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::RedisServer;
 
@@ -71,4 +75,32 @@ async fn a_clock_set_forward_ends_leases_and_everybody_is_told() {
     // And back again: tokens do not fall with the clock.
     server.step_clock(0);
     assert!(taken(&a, "x").await.token() > token);
+}
+
+#[tokio::test]
+async fn a_repeat_after_the_clock_was_set_back_has_no_longer_lease_than_its_ttl() {
+    let server = RedisServer::with_clock();
+    for (layout, mode) in [
+        ("plain", Mode::Exclusive),
+        ("plain", Mode::Shared),
+        ("plain", Mode::Permit { limit: 2 }),
+        ("python-redis-lock", Mode::Exclusive),
+        ("redisson", Mode::Exclusive),
+    ] {
+        let store = RedisStore::connect(&format!("{}?layout={layout}", server.url())).await.expect("connected");
+        let name = LockName::new(format!("{layout} {mode:?}")).expect("a name");
+        let holder = HolderId::random().expect("random");
+        let mut claim = Claim::new(name, holder, TTL, system_now(), Arc::new(Note::new("host", 1, "")));
+        claim.mode = mode;
+        let ask = async || match store.try_acquire(std::slice::from_ref(&claim)).await.remove(0) {
+            Ok(Attempt::Granted(grant)) => grant,
+            other => panic!("{layout}, {mode:?}: {other:?}"),
+        };
+        let first = ask().await;
+        server.step_clock(-HOUR);
+        let again = ask().await;
+        server.step_clock(0);
+        assert_eq!(again.token, first.token, "{layout}, {mode:?}");
+        assert!(again.lease <= TTL, "{layout}, {mode:?}: a lease of {:?}", again.lease);
+    }
 }

@@ -2,6 +2,7 @@
 #![cfg(feature = "redis")]
 
 mod clock;
+mod eviction;
 mod foreign;
 mod groups;
 mod interop;
@@ -14,6 +15,8 @@ mod redlock;
 #[cfg(feature = "redlock")]
 mod redlock_late;
 mod servers;
+mod silent;
 #[cfg(feature = "redlock")]
 mod tls;
+mod unconfirmed;
 mod waits;

@@ -6,4 +6,5 @@ mod interop;
 #[path = "../peers/mod.rs"]
 mod peers;
 mod servers;
+mod silent;
 mod zk;

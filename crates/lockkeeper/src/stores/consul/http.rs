@@ -15,7 +15,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Handle, Id};
@@ -32,6 +32,10 @@ const MOST_IDLE: usize = 16;
 const MOST_BYTES: usize = 32 << 20;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// After so long without an answer the connections that are kept count as dead too: many round trips of the slowest
+/// network, and less than most callers wait for a lock.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// A connection, and how it ends: what broke it is known there, and not always by the request that was cut off.
 #[derive(Debug)]
@@ -97,7 +101,10 @@ impl Http {
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Answer> {
         let closed = |_| Error::unavailable("the store is closed").in_store("consul");
         let _slot = self.slots.acquire().await.map_err(closed)?;
-        self.round_trip(self.request(method, path, body)?).await
+        let mut asking = Asking { http: self, runtime: Handle::current().id(), began: Instant::now(), over: false };
+        let answer = self.round_trip(self.request(method, path, body)?).await;
+        asking.over = true;
+        answer
     }
 
     fn request(&self, method: Method, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>> {
@@ -188,6 +195,23 @@ impl Http {
         let kept = idle.entry(Handle::current().id()).or_default();
         if kept.len() < MOST_IDLE {
             kept.push(link);
+        }
+    }
+}
+
+/// A request under way. Given up without an answer, it takes the connections that are kept with it: each of them would
+/// cost another caller as much.
+struct Asking<'a> {
+    http: &'a Http,
+    runtime: Id,
+    began: Instant,
+    over: bool,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.over && self.began.elapsed() >= SILENCE {
+            self.http.idle.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.runtime);
         }
     }
 }

@@ -21,6 +21,9 @@ const IDLE: u64 = 86_400;
 /// itself waits for a table (10 s) or a row (5 s), so that one which is only held up is not given up.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// How long a session without a lock may take to answer: nothing is lost with it. A statement may wait 5 s for a row.
+const IDLE_PATIENCE: Duration = Duration::from_secs(6);
+
 /// The pause before the server is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
@@ -157,7 +160,7 @@ impl Session {
             format!("SET SESSION wait_timeout = {idle};{text}")
         };
         let mut rows = Vec::new();
-        let limit = longest.unwrap_or_default().max(PATIENCE);
+        let limit = if self.own.is_empty() { IDLE_PATIENCE } else { longest.unwrap_or_default().max(PATIENCE) };
         let asked = tokio::time::timeout(limit, call(conn, &self.dial.options.prefix, &text, &mut rows));
         let (asked, anew) = tokio::select! {
             biased;

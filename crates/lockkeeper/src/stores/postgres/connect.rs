@@ -6,6 +6,7 @@ use super::statements::Statements;
 use crate::error::{Error, Result};
 use crate::stores::shared::lines::{self, Lines, Place};
 use crate::stores::shared::server;
+use crate::stores::shared::silence::Silence;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::runtime::Handle;
@@ -33,6 +34,7 @@ pub(super) struct Line {
     pid: i32,
     /// Nobody stands between us and the server.
     pub(super) direct: bool,
+    pub(super) silence: Arc<Silence>,
     place: Place<Line>,
 }
 
@@ -95,7 +97,8 @@ impl Links {
         let shared = self.0.clone();
         let open = |place: Place<Line>| async move {
             let Opened { client, mut driver, pid, direct } = shared.open().await?;
-            let line = Line { client: Arc::new(client), statements: Arc::default(), pid, direct, place };
+            let (client, statements, silence) = (Arc::new(client), Arc::default(), Arc::default());
+            let line = Line { client, statements, pid, direct, silence, place };
             Ok((line, async move { driver.until_closed().await }))
         };
         self.0.lines.get(&no, open).await

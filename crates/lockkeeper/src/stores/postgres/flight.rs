@@ -7,6 +7,7 @@ use super::statements::{self, Op};
 use super::values::{Answer, odd};
 use crate::error::{Error, Result};
 use crate::store::Claim;
+use crate::stores::shared::silence::{Asking, PATIENCE};
 use crate::token::HolderId;
 use std::collections::HashMap;
 use std::slice::from_ref;
@@ -36,11 +37,13 @@ impl Shared {
             Ok(Err(error)) => return all(error),
             Err(_) => return all(Error::unavailable("the server could not be reached in time").in_store("postgres")),
         };
-        let mut using = Using::new(&self.links, &line, limit);
+        let asking = asking(&self.links, &line, limit);
         let (careful, half) = (no >= self.links.options().connections, Instant::now() + limit / 2);
         let sent = tokio::time::timeout(limit, self.send(&line, op, claims, careful, half)).await;
-        using.done = sent.is_ok();
-        drop(using);
+        match &sent {
+            Ok(_) => asking.answered(),
+            Err(_) => drop(asking),
+        }
         match sent {
             Ok(Ok(answers)) => answers,
             Ok(Err(error)) => all(error),
@@ -135,25 +138,8 @@ impl Shared {
     }
 }
 
-/// A statement under way: one that ends without an answer, after most of its time, condemns its connection.
-pub(super) struct Using<'a> {
-    links: &'a Links,
-    line: &'a Line,
-    began: Instant,
-    patience: Duration,
-    pub(super) done: bool,
-}
-
-impl<'a> Using<'a> {
-    pub(super) fn new(links: &'a Links, line: &'a Line, limit: Duration) -> Self {
-        Self { links, line, began: Instant::now(), patience: limit.mul_f64(0.8), done: false }
-    }
-}
-
-impl Drop for Using<'_> {
-    fn drop(&mut self) {
-        if !self.done && self.began.elapsed() >= self.patience {
-            self.links.broken(self.line);
-        }
-    }
+/// A statement under way: one that ends without an answer condemns a connection that has been silent for too long.
+pub(super) fn asking<'a>(links: &'a Links, line: &'a Line, limit: Duration) -> Asking<'a, impl FnMut()> {
+    // A short lease has no time for more.
+    line.silence.ask(PATIENCE.min(limit.mul_f64(0.8)), || links.broken(line))
 }

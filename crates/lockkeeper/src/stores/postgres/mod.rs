@@ -142,9 +142,9 @@ impl PostgresStore {
         let asked = async {
             let (line, _turn) = self.lanes.alone().await?;
             // Others would wait behind a statement that is not answered.
-            let mut using = flight::Using::new(links, &line, limit);
+            let asking = flight::asking(links, &line, limit);
             let answered = line.client.query_typed(&text, params).await;
-            using.done = true;
+            asking.answered();
             answered.map_err(|e| statements::failed(links, &line, e))
         };
         tokio::time::timeout(limit, asked).await.map_err(|_| lanes::late())?

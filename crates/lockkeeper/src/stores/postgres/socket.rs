@@ -5,20 +5,15 @@ use super::options::Options;
 use super::values::field;
 use crate::error::{Error, Result};
 use crate::stores::shared::server;
+use crate::stores::shared::silence::KEEP_ALIVE;
+#[cfg(target_os = "linux")]
+use crate::stores::shared::silence::UNACKNOWLEDGED;
 use rustix::net::sockopt;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls};
-
-/// When a silent connection is first asked by the kernel whether its peer is still there, and how often then.
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(5));
-
-/// How long the kernel waits for what was sent to be acknowledged, in milliseconds.
-#[cfg(target_os = "linux")]
-const UNACKNOWLEDGED: u32 = 10_000;
 
 type Message = Option<Result<AsyncMessage, tokio_postgres::Error>>;
 
@@ -108,7 +103,7 @@ async fn reach((host, port): &(String, u16)) -> std::io::Result<TcpStream> {
                 sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE.0)?;
                 sockopt::set_tcp_keepintvl(&stream, KEEP_ALIVE.1)?;
                 #[cfg(target_os = "linux")]
-                sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED)?;
+                sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED.as_millis() as u32)?;
                 return Ok(stream);
             }
             Err(error) => last = error,

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::store::{Event, Sink};
 use crate::stores::shared::lines::{self, Lines, Place};
 use crate::stores::shared::server;
+use crate::stores::shared::silence::{self, Silence};
 use crate::token::HolderId;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind};
@@ -36,7 +37,7 @@ struct Shared {
     lines: Lines<Line>,
     /// Connections in the hands of one call.
     taken: Mutex<HashSet<(Id, Key)>>,
-    routes: Routes,
+    routes: Arc<Routes>,
     /// Whether shared connections listen for grants.
     listening: bool,
     /// Where these grants go.
@@ -52,14 +53,32 @@ pub(in crate::stores) struct Line {
     /// What it listens to: grants for waiters of its own runtime, which need not pass through the keeper's thread.
     channel: Option<Arc<str>>,
     sink: Arc<OnceLock<Sink>>,
+    pub(super) silence: Arc<Silence>,
+    /// How long it may leave the calls of whoever has this clone unanswered.
+    pub(super) patience: Duration,
+    pub(super) end: End,
+}
+
+/// How to say that a connection is broken.
+#[derive(Clone)]
+pub(super) struct End {
     place: Place<Line>,
+    routes: Arc<Routes>,
+}
+
+impl End {
+    /// The next call opens another connection, where the server is by then.
+    pub(super) fn broken(&self) {
+        self.place.broken();
+        self.routes.doubt();
+    }
 }
 
 impl lines::Line for Line {
     type Key = Key;
 
     fn place(&self) -> &Place<Self> {
-        &self.place
+        &self.end.place
     }
 
     /// Whoever was to be told on it asks.
@@ -74,7 +93,7 @@ impl Line {
     /// Different for every connection of a store.
     #[cfg(feature = "redlock")]
     pub(in crate::stores) fn serial(&self) -> u64 {
-        self.place.serial
+        self.end.place.serial
     }
 }
 
@@ -96,7 +115,7 @@ impl Links {
             options,
             lines: Lines::default(),
             taken: Mutex::default(),
-            routes: Routes::default(),
+            routes: Arc::default(),
             listening,
             sink: Arc::default(),
         }))
@@ -151,8 +170,7 @@ impl Links {
 
     /// The connection is broken: the next call opens another.
     pub(in crate::stores) fn broken(&self, line: &Line) {
-        line.place.broken();
-        self.0.routes.doubt();
+        line.end.broken();
     }
 }
 
@@ -171,11 +189,15 @@ impl Drop for Taken {
 impl Shared {
     /// A connection, and nothing that tells of its end: the driver does, as a message.
     async fn open(self: Arc<Self>, (node, lane): Key, place: Place<Line>) -> Result<(Line, std::future::Pending<()>)> {
-        let (watch, shared) = (place.clone(), Arc::downgrade(&self));
+        let (watch, shared, silence) = (place.clone(), Arc::downgrade(&self), Arc::<Silence>::default());
+        let heard = silence.clone();
         let pushed = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
                 watch.broken();
-            } else if let Some(shared) = shared.upgrade()
+                return Ok(());
+            }
+            heard.heard();
+            if let Some(shared) = shared.upgrade()
                 && let (Some(sink), Some(event)) = (shared.sink.get(), events::event(&push, &shared.options))
             {
                 sink.tell(event);
@@ -186,7 +208,9 @@ impl Shared {
         let shared_by_all = lane == 0;
         let channel = if shared_by_all && self.listening { listen(&mut connection).await } else { None };
         let gather = shared_by_all.then(|| Gather::start(connection.clone()));
-        Ok((Line { connection, gather, channel, sink: self.sink.clone(), place }, std::future::pending()))
+        let (sink, end) = (self.sink.clone(), End { place, routes: self.routes.clone() });
+        let line = Line { connection, gather, channel, sink, silence, patience: silence::PATIENCE, end };
+        Ok((line, std::future::pending()))
     }
 }
 

@@ -59,14 +59,23 @@ impl Gather {
     }
 }
 
-/// One answer per command, from one write.
+/// One answer per command, from one write. Dropped without an answer, it condemns a connection that has been silent for
+/// too long.
 pub(in crate::stores) async fn send(line: &mut Line, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
-    let Some(gather) = &line.gather else { return send_now(&mut line.connection, commands).await };
-    let before = gather.under_way.fetch_add(1, Ordering::Relaxed);
-    let _flight = Flight(&gather.under_way);
-    // Only while nothing is under way: a call must not overtake one that is still being gathered. Whoever takes back what
-    // an acquire has won relies on it.
-    if before == 0 { send_now(&mut line.connection, commands).await } else { gather.send(commands).await }
+    let Line { connection, gather, silence, patience, end, .. } = line;
+    let asking = silence.ask(*patience, || end.broken());
+    let answers = match gather {
+        None => send_now(connection, commands).await,
+        Some(gather) => {
+            let before = gather.under_way.fetch_add(1, Ordering::Relaxed);
+            let _flight = Flight(&gather.under_way);
+            // Only while nothing is under way: a call must not overtake one that is still being gathered. Whoever takes
+            // back what an acquire has won relies on it.
+            if before == 0 { send_now(connection, commands).await } else { gather.send(commands).await }
+        }
+    };
+    asking.answered();
+    answers
 }
 
 /// The first poll hands the commands to the connection, whatever else the task has done in its turn: Tokio would put a

@@ -27,9 +27,11 @@
 //! may read the keys can release it.
 //!
 //! **Guarantee**: `Primary`. One server that keeps its data and its clock excludes. A failover to a replica that had not
-//! seen a grant, a restart without persistence, eviction or `FLUSHALL` can forget it; tokens rise all the same.
+//! seen a grant, a restart without persistence or `FLUSHALL` can forget it; tokens rise all the same. `BestEffort` where
+//! the server may evict locks.
 
 mod answers;
+pub(in crate::stores) mod check;
 pub(in crate::stores) mod connect;
 pub(in crate::stores) mod error;
 mod events;
@@ -45,7 +47,7 @@ mod script;
 #[doc(hidden)]
 pub use layout::texts;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::store::{
@@ -87,6 +89,8 @@ pub struct RedisStore {
     watch: mpsc::Sender<LockName>,
     /// Whether a claim may be in line: the first push connection then counts as a reconnection.
     queued: AtomicBool,
+    /// Whether the server may evict locks, as it said when it was connected to.
+    evicts: bool,
 }
 
 impl RedisStore {
@@ -105,16 +109,17 @@ impl RedisStore {
         let (watch, watches) = mpsc::channel(WATCHES);
         // Not a holder's id, but the same need: 128 bits that nobody else has.
         let keeper: Arc<str> = HolderId::random()?.to_hex().into();
-        let store = Self {
+        let mut store = Self {
             links: Links::listening(options),
             events: Events::new(keeper.clone(), watches).into(),
             keeper,
             watch,
             queued: AtomicBool::new(false),
+            evicts: false,
         };
         let links = store.links.clone();
-        let checked = connecting::ask(async move { check(&links).await }).await;
-        checked.map_err(|e| store.info().name_in(e.during("connect")))?;
+        let checked = connecting::ask(async move { check::server(&links).await }).await;
+        store.evicts = checked.map_err(|e| store.info().name_in(e.during("connect")))?;
         Ok(store)
     }
 
@@ -130,8 +135,7 @@ impl RedisStore {
     async fn run(&self, step: Step, calls: &[Call], limit: Duration) -> Vec<Result<Value>> {
         // A release need not be confirmed: one that is lost keeps the lock a while longer, at worst.
         let wait = self.links.options().wait.filter(|_| matches!(step, Step::Acquire | Step::Renew));
-        let undo = (step == Step::Acquire).then(|| self.layout().script(Step::Release));
-        script::run(&self.links, self.layout().script(step), calls, Terms { limit, wait, undo }).await
+        script::run(&self.links, self.layout().script(step), calls, Terms { limit, wait }).await
     }
 
     async fn one(&self, step: Step, call: Call) -> Result<Vec<Value>> {
@@ -141,7 +145,7 @@ impl RedisStore {
     /// Asks a register, which is the same in every layout.
     async fn register(&self, script: &Script, call: Call) -> Result<Vec<Value>> {
         let wait = self.links.options().wait.filter(|_| std::ptr::eq(script, &*script::REGISTER));
-        let terms = Terms { limit: ASK_LIMIT, wait, undo: None };
+        let terms = Terms { limit: ASK_LIMIT, wait };
         let answer = script::run(&self.links, script, &[call], terms).await.pop();
         reply(answer.unwrap_or_else(|| Err(odd("nothing"))))
     }
@@ -232,32 +236,6 @@ fn limit(claims: &[Claim]) -> Duration {
     (ttl / 3).max(Duration::from_millis(50)).mul_f64(0.95).min(Duration::from_secs(10))
 }
 
-/// Reaches the server, refuses one that is too old, warns of one that may evict locks.
-async fn check(links: &Links) -> Result<()> {
-    let mut line = links.line(&links.node_of(b"").await?).await?;
-    let asked = tokio::time::timeout(ASK_LIMIT, gather::send(&mut line, vec![redis::cmd("INFO")])).await;
-    let late = || Error::unavailable("the server did not answer in time").in_store("redis");
-    let Some(Ok(answer)) = asked.map_err(|_| late())?.pop() else {
-        // An ACL may forbid INFO, which the locks do not need.
-        return Ok(());
-    };
-    let text: String = redis::from_redis_value(answer).unwrap_or_default();
-    let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap_or("");
-    let mut version = field("redis_version").split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-    let version = (version.next().unwrap_or(0), version.next().unwrap_or(0));
-    if version != (0, 0) && version < (6, 2) {
-        let text = format!("Redis {}.{} is too old; 6.2 is needed", version.0, version.1);
-        return Err(Error::unsupported(text).in_store("redis"));
-    }
-    if field("redis_mode") == "cluster" && links.options().kind != Kind::Cluster {
-        return Err(Error::invalid_config("that server is part of a Cluster: write redis+cluster://").in_store("redis"));
-    }
-    if field("maxmemory_policy").starts_with("allkeys") && field("maxmemory") != "0" {
-        tracing::warn!(policy = field("maxmemory_policy"), "this Redis may evict locks when its memory is full");
-    }
-    Ok(())
-}
-
 #[async_trait]
 impl Store for RedisStore {
     fn info(&self) -> StoreInfo {
@@ -273,7 +251,7 @@ impl Store for RedisStore {
             // A few round trips on a network, so that a renewal comes in time.
             ttl_floor: Duration::from_millis(100),
             hand_over_slack: Duration::from_secs(1),
-            ..StoreInfo::new("redis", Guarantee::Primary)
+            ..StoreInfo::new("redis", if self.evicts { Guarantee::BestEffort } else { Guarantee::Primary })
         })
     }
 

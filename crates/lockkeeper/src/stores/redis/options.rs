@@ -6,7 +6,12 @@ use crate::error::{Error, Result};
 use crate::name::escape;
 use crate::stores::shared::address::UrlKind;
 use crate::stores::shared::server;
+use crate::stores::shared::silence::KEEP_ALIVE;
+#[cfg(target_os = "linux")]
+use crate::stores::shared::silence::UNACKNOWLEDGED;
 use crate::stores::shared::tls_files::{TlsFiles, USUAL};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
 };
@@ -161,7 +166,10 @@ impl Options {
             Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
         };
         // The driver leaves Nagle's algorithm on; a lock's small messages must not wait.
-        let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
+        let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE.0).with_interval(KEEP_ALIVE.1);
+        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keep_alive);
+        #[cfg(target_os = "linux")]
+        let tcp = tcp.set_user_timeout(UNACKNOWLEDGED);
         let info = addr.into_connection_info().map_err(super::error::map_err)?;
         Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
     }

@@ -34,7 +34,7 @@ impl RedisStore {
             group.iter().fold(call, |call, i| call.arg(claims[*i].holder.to_hex()))
         };
         let calls: Vec<Call> = groups.iter().map(call).collect();
-        let answers = script::run(&self.links, script, &calls, Terms { limit, wait: None, undo: None }).await;
+        let answers = script::run(&self.links, script, &calls, Terms { limit, wait: None }).await;
         for (group, answer) in groups.iter().zip(answers) {
             let Ok(Value::Array(rest)) = answer else { continue };
             group.iter().for_each(|i| done[*i] = true);

@@ -97,8 +97,6 @@ impl Call {
 pub(super) struct Terms {
     pub(super) limit: Duration,
     pub(super) wait: Option<(u32, Duration)>,
-    /// What gives back, by its first argument, what too few replicas have confirmed.
-    pub(super) undo: Option<&'static Script>,
 }
 
 /// How often a Cluster may send a call elsewhere before it counts as unanswered.
@@ -214,13 +212,11 @@ async fn on_node(
         Ok(Err(error)) => return all(error),
         Ok(Ok(line)) => line,
     };
-    let mut using = Using {
-        links,
-        line: line.clone(),
+    line.patience = match taken {
         // One that is left with a WAIT under way would keep the next call waiting.
-        patience: if taken.is_some() { Duration::ZERO } else { terms.limit.mul_f64(0.8) },
-        began: Instant::now(),
-        done: false,
+        Some(_) => Duration::ZERO,
+        // A short lease has no time for more.
+        None => line.patience.min(terms.limit.mul_f64(0.8)),
     };
     // A plain call is limited by whoever asks, and a timer for each would cost as much as the rest of this function.
     let answers = match terms.wait {
@@ -228,14 +224,12 @@ async fn on_node(
         Some(wait) => {
             let confirmed = async {
                 let mut answers = evaluate(&mut line, script, calls, asking).await;
-                confirm(&mut line, terms, wait, calls, &mut answers).await;
+                confirm(&mut line, terms.limit, wait, &mut answers).await;
                 answers
             };
             tokio::time::timeout(terms.limit, confirmed).await
         }
     };
-    using.done = answers.is_ok();
-    drop(using);
     let Ok(answers) = answers else { return all(late()) };
     if answers.iter().any(|a| matches!(a, Err(Failure::Driver(e)) if is_fatal(e))) {
         links.broken(&line);
@@ -259,23 +253,6 @@ impl Failure {
     }
 }
 
-/// A call under way: one that ends without an answer, after most of its time, condemns its connection.
-struct Using<'a> {
-    links: &'a Links,
-    line: Line,
-    began: Instant,
-    patience: Duration,
-    done: bool,
-}
-
-impl Drop for Using<'_> {
-    fn drop(&mut self) {
-        if !self.done && self.began.elapsed() >= self.patience {
-            self.links.broken(&self.line);
-        }
-    }
-}
-
 async fn evaluate(line: &mut Line, script: &Script, calls: &[&Call], asking: bool) -> Vec<Result<Value, Failure>> {
     let mut answers = send_all(line, calls.iter().map(|call| call.command(script)), asking).await;
     let missing = |a: &RedisResult<Value>| matches!(a, Err(e) if e.code() == Some("NOSCRIPT"));
@@ -296,13 +273,13 @@ async fn evaluate(line: &mut Line, script: &Script, calls: &[&Call], asking: boo
     answers.into_iter().map(|a| a.map_err(Failure::Driver)).collect()
 }
 
-/// Waits for the replicas on the connection that wrote; without enough of them a fresh grant is given back, and what
-/// was granted, prolonged or written counts as unknown.
+/// Waits for the replicas on the connection that wrote; without enough of them, what was granted, prolonged or written
+/// counts as unknown. Nothing is taken back here: such a message could arrive after a repeat of the same claim was
+/// granted. The engine repeats the claim, or ends it with a release that leaves a tombstone.
 async fn confirm(
     line: &mut Line,
-    terms: Terms,
+    limit: Duration,
     (count, time): (u32, Duration),
-    calls: &[&Call],
     answers: &mut [Result<Value, Failure>],
 ) {
     let wrote = |answer: &Result<Value, Failure>| match answer {
@@ -313,8 +290,8 @@ async fn confirm(
         return;
     }
     let mut wait = redis::cmd("WAIT");
-    // Less than the call's own limit, so that there is time to give back.
-    wait.arg(count).arg(time.min(terms.limit.mul_f64(0.6)).as_millis().max(1) as u64);
+    // Less than the call's own limit, so that the caller hears how many confirmed.
+    wait.arg(count).arg(time.min(limit.mul_f64(0.6)).as_millis().max(1) as u64);
     let error = match send(line, vec![wait]).await.pop() {
         Some(Ok(Value::Int(acks))) if acks >= i64::from(count) => return,
         Some(Ok(Value::Int(acks))) => Error::unavailable(format!("{acks} of {count} replicas confirmed in time")),
@@ -322,18 +299,9 @@ async fn confirm(
         _ => Error::unavailable("no replica confirmed"),
     }
     .in_store("redis");
-    let unsure: Vec<usize> = (0..answers.len()).filter(|i| wrote(&answers[*i])).collect();
-    if let Some(undo) = terms.undo {
-        let ends: Vec<Call> = unsure
-            .iter()
-            .map(|i| {
-                Call::new(calls[*i].keys()).arg(calls[*i].parts().nth(calls[*i].keys).unwrap_or_default()).arg("0")
-            })
-            .collect();
-        // If it fails too, the engine's own release or the TTL ends it.
-        drop(evaluate(line, undo, &ends.iter().collect::<Vec<_>>(), false).await);
+    for answer in answers.iter_mut().filter(|answer| wrote(answer)) {
+        *answer = Err(Failure::Ours(error.clone()));
     }
-    unsure.into_iter().for_each(|i| answers[i] = Err(Failure::Ours(error.clone())));
 }
 
 /// One answer per command; in a Cluster each may need leave to be asked of a server that is about to own its slot.

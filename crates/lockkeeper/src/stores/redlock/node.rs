@@ -5,6 +5,7 @@ use super::quorum::left_out_for;
 use super::scripts::{self, Script};
 use crate::clock::{Stamp, system_now};
 use crate::error::{Error, ErrorKind, Result};
+use crate::stores::redis::check::may_evict;
 use crate::stores::redis::connect::{Line, Links};
 use crate::stores::redis::error::{is_fatal, map_err};
 use crate::stores::redis::gather::send;
@@ -28,6 +29,8 @@ pub(super) struct Nodes {
     links: Links,
     pub(super) list: Vec<Node>,
     max_ttl: Duration,
+    /// Whether some node was seen that may evict locks: one vote fewer is one holder more.
+    pub(super) evicts: AtomicBool,
 }
 
 /// One node.
@@ -79,7 +82,12 @@ impl Nodes {
             let (health, heard) = (Health::new(&label), AtomicU64::new(0));
             Node { place: place.clone(), health, heard, label, seen: Mutex::default() }
         };
-        Self { list: options.nodes.iter().map(node).collect(), links: Links::new(options), max_ttl }
+        Self {
+            list: options.nodes.iter().map(node).collect(),
+            links: Links::new(options),
+            max_ttl,
+            evicts: AtomicBool::new(false),
+        }
     }
 
     /// Asks one node. The first poll sends, if the connection is there.
@@ -174,6 +182,7 @@ impl Nodes {
         let durable = setting("appendonly") == "yes" && setting("appendfsync") == "always";
         let field = |key: &str| text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':')).unwrap_or("").trim();
         check_info(&field).map_err(Trouble::Refused)?;
+        self.evicts.fetch_or(may_evict(&field), Ordering::Relaxed);
         let (run_id, this) = (field("run_id"), &self.list[node]);
         let twin = self.list.iter().enumerate().find(|(i, other)| *i != node && other.runs(run_id));
         if let Some((_, twin)) = twin {
@@ -213,10 +222,6 @@ fn check_info<'a>(field: &impl Fn(&str) -> &'a str) -> Result<()> {
     let version = (version.next().unwrap_or(0), version.next().unwrap_or(0));
     if version != (0, 0) && version < (6, 2) {
         return Err(Error::unsupported(format!("runs Redis {}.{}; 6.2 is needed", version.0, version.1)));
-    }
-    // Every lock has a TTL, so the policies for keys with one evict locks first.
-    if !matches!(field("maxmemory_policy"), "noeviction" | "") && field("maxmemory") != "0" {
-        tracing::warn!(policy = field("maxmemory_policy"), "this Redis may evict locks when its memory is full");
     }
     Ok(())
 }

@@ -254,6 +254,7 @@ async fn check(nodes: Arc<Nodes>, limit: Duration) -> Result<()> {
 #[async_trait]
 impl Store for RedlockStore {
     fn info(&self) -> StoreInfo {
+        let evicts = self.nodes.evicts.load(Ordering::Relaxed);
         StoreInfo {
             servers: self.nodes.list.iter().map(|node| node.label.as_str()).collect::<Vec<_>>().join(", "),
             runtime: Runtime::Tokio,
@@ -263,7 +264,7 @@ impl Store for RedlockStore {
             ttl_floor: Duration::from_millis(200),
             ttl_ceiling: self.max_ttl,
             hand_over_slack: Duration::from_secs(1),
-            ..StoreInfo::new("redlock", Guarantee::Majority)
+            ..StoreInfo::new("redlock", if evicts { Guarantee::BestEffort } else { Guarantee::Majority })
         }
     }
 

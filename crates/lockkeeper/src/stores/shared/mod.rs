@@ -17,6 +17,8 @@ pub(super) mod lines;
 pub(super) mod server;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod shedlock;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(super) mod silence;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) mod stuck;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]

@@ -237,6 +237,7 @@ impl Desk {
         let none = || Error::unavailable("there is no session").in_store("postgres");
         let forget = matches!(self.rule, KeyRule::Crc32 | KeyRule::Tooz | KeyRule::Raw);
         let session = self.session.as_mut().ok_or_else(none)?;
+        session.has_locks(!self.held.own.is_empty());
         let lasts = if longest.is_some() { over(session.last(longest).await)? } else { Ok(()) };
         if let Err(error) = lasts
             && session.is_limited()

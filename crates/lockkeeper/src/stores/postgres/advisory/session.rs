@@ -20,6 +20,9 @@ use tokio_postgres::{AsyncMessage, Client, Row, Statement};
 /// After this long without an answer the session is given up: its locks are lost, and the server finds that out too.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// The same while it has no lock: nothing is lost with it. More than a statement may wait for a row (`lock_timeout`).
+const IDLE_PATIENCE: Duration = Duration::from_secs(3);
+
 /// How long a session that is no longer needed may take to say good-bye.
 const FAREWELL: Duration = Duration::from_millis(200);
 
@@ -65,6 +68,8 @@ pub(super) struct Session {
     ends_idle: bool,
     /// How long the session may say nothing now; zero: for ever.
     silence: Duration,
+    /// How long the server may leave a question unanswered.
+    patience: Duration,
     take: Statement,
     free: Statement,
     quick: Quick,
@@ -137,6 +142,7 @@ impl Session {
             pid,
             ends_idle,
             silence: Duration::ZERO,
+            patience: IDLE_PATIENCE,
             take,
             free,
             quick: Quick::default(),
@@ -163,6 +169,11 @@ impl Session {
 
     pub(super) fn id(&self) -> HolderId {
         self.id
+    }
+
+    /// Whether it has locks, which would be lost with it: questions from now on are given more time.
+    pub(super) fn has_locks(&mut self, locks: bool) {
+        self.patience = if locks { PATIENCE } else { IDLE_PATIENCE };
     }
 
     /// Whether the server is told to end the session when it says nothing for a while.
@@ -304,7 +315,7 @@ impl Session {
     }
 
     async fn bounded<T>(&self, asked: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Fault> {
-        match tokio::time::timeout(PATIENCE, asked).await {
+        match tokio::time::timeout(self.patience, asked).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) if self.client.is_closed() || is_fatal(&error) => Err(Fault::Over(map_err(error))),
             Ok(Err(error)) => Err(Fault::Refused(map_err(error))),

@@ -6,10 +6,19 @@ local token, was, since, flag, note = grant(me)
 if token then
   -- Also when nothing changes: a replica that has seen this write has seen the grant.
   note_grant(me, token, was, since, '-', note)
-  return {1, token, num(left_of(me))}
+  -- No longer than it was set to: a clock that stepped back makes more of it.
+  return {1, token, num(math.min(left_of(me), was))}
 end
 if string.sub(mode, 1, 1) == 'p' then
-  local used = kind == 'many' and string.match(many, '^p(%d+)') or redis.call('HGET', W, '#l')
+  local used = kind == 'many' and string.match(many, '^p(%d+)')
+  if not used then
+    used = redis.call('HGET', W, '#l')
+    -- Those who set it may have died behind a living head, where nobody has looked.
+    if used and 'p' .. used ~= mode then
+      sweep()
+      used = redis.call('HGET', W, '#l')
+    end
+  end
   if used and 'p' .. used ~= mode then return {3, used} end
 end
 local alive, _, _, queued = waiter(me)

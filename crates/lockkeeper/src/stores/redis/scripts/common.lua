@@ -100,6 +100,14 @@ local function leave(id, mode)
   if string.sub(mode, 1, 1) == 'p' and redis.call('HINCRBY', W, '#n', -1) <= 0 then redis.call('HDEL', W, '#n', '#l') end
 end
 
+-- Forgets waiters that died in line.
+local function sweep()
+  for _, id in ipairs(redis.call('ZRANGE', Q, 0, -1)) do
+    local alive, _, _, mode = waiter(id)
+    if not alive then leave(id, mode or 'x') end
+  end
+end
+
 local function line(id, life, stamp, mode, keeper, note)
   redis.call('HSET', W, id, num(now + life) .. ':' .. life .. ':' .. stamp .. ':' .. mode .. ':' .. keeper .. ':' .. note)
   redis.call('PEXPIRE', W, 60000)

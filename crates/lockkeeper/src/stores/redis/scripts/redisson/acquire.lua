@@ -3,15 +3,16 @@ local ttl = tonumber(ARGV[3])
 if kind ~= 'none' and kind ~= 'hash' then return {4, kind} end
 if redis.call('EXISTS', tomb(me)) == 1 then return {2} end
 if holds(me) then
-  local token = parts(redis.call('HGET', H, me))
+  local token, was = parts(redis.call('HGET', H, me))
   if not token then
-    token = draw()
+    token, was = draw(), ttl
     if not token then return {5} end
     note_holder(me, token, ttl, num(us), ARGV[8])
   end
   -- Also when nothing changes: a replica that has seen this write has seen the grant.
   redis.call('HSET', K, field(me), 1)
-  return {1, token, num(redis.call('PTTL', K))}
+  -- No longer than it was set to: a clock that stepped back makes more of it.
+  return {1, token, num(math.min(redis.call('PTTL', K), was))}
 end
 if kind == 'none' then
   local token = draw()
