@@ -105,10 +105,6 @@ pub(super) async fn unspoiled(info: &StoreInfo, mut round: impl AsyncFnMut(Durat
     panic!("the machine was too slow even for a lease of {ttl:?}");
 }
 
-/// How often a call may be repeated that was not answered in time: stores give up on one after a third of its lease, which
-/// is short here, and whoever asks again is told the same.
-const LATE: u32 = 5;
-
 /// The only answer to a batch of one.
 pub(super) fn one<T>(mut answers: Vec<Result<T>>) -> Result<T> {
     assert_eq!(answers.len(), 1, "one entry, one answer");
@@ -158,19 +154,20 @@ impl Hand {
         one(store.try_acquire(&[self.stamped()]).await)
     }
 
-    /// Calls until there is an answer, a few times at most: a busy machine is no outage. The answer, and whether an
-    /// earlier call of these was left without one.
+    /// Calls until there is an answer: stores give up on a call after a part of its lease, which is short here, and a busy
+    /// machine is no outage. The answer, and whether an earlier call of these was left without one.
     async fn answered<T, F>(&mut self, op: &str, call: impl Fn(Arc<dyn Store>, Claim) -> F) -> (T, bool)
     where
         F: Future<Output = Vec<Result<T>>>,
     {
-        let mut late = 0;
+        let (end, mut unheard) = (system_now().after(SLACK), false);
         loop {
             match one(call(self.store.clone(), self.stamped()).await) {
-                Ok(answer) => return (answer, late > 0),
-                Err(error) if error.kind() == ErrorKind::Unavailable && late < LATE => late += 1,
+                Ok(answer) => return (answer, unheard),
+                Err(error) if error.kind() == ErrorKind::Unavailable && system_now() < end => unheard = true,
                 Err(error) => panic!("{self:?} could not {op}: {error}"),
             }
+            tokio::time::sleep(POLL).await;
         }
     }
 
@@ -180,12 +177,12 @@ impl Hand {
 
     /// Asks and is granted.
     pub(super) async fn acquire(&mut self) -> Grant {
-        let mut refused = 0;
+        let end = system_now().after(SLACK);
         loop {
             match self.attempt().await {
                 Attempt::Granted(grant) => return grant,
                 // A server that the last release has not reached yet may still refuse, and another be late.
-                Attempt::Held(_) if !self.store.info().decisive && refused < LATE => refused += 1,
+                Attempt::Held(_) if !self.store.info().decisive && system_now() < end => {}
                 other => panic!("{self:?} should be granted, not {other:?}"),
             }
             tokio::time::sleep(POLL).await;
@@ -279,11 +276,10 @@ impl Hand {
 
     /// Releases what is not there.
     pub(super) async fn ends_nothing(&mut self) {
-        let mut left = 0;
+        let end = system_now().after(SLACK);
         while self.release().await != Release::NotHeld {
-            // A server that an earlier release did not reach may still have had the claim, each of them once.
-            assert!(!self.store.info().decisive && left < LATE, "{self:?} should have nothing to end");
-            left += 1;
+            // A server that an earlier release did not reach may still have had the claim.
+            assert!(!self.store.info().decisive && system_now() < end, "{self:?} should have nothing to end");
         }
     }
 }
