@@ -31,7 +31,6 @@ use crate::store::Chosen;
 use crate::{output, stderr, store};
 use events::Voice;
 use lockkeeper::{Error, Guard, Keeper, Lock, LockName};
-use rustix::process::Signal;
 use serde_json::json;
 use signals::Signals;
 use std::ffi::OsString;
@@ -152,17 +151,18 @@ async fn hold(
     stderr::flush();
     let start = tokio::select! {
         biased;
-        () = lease.last_part(6) => {
-            let text = format!("the lock '{}' was about to end before the command had begun", guard.name());
-            Err(Failure::lost(text))
-        }
+        () = lease.last_part(6) => Err(Failure::lost(supervise::why(&lease, args.max_hold))),
         child = child::start(guard, chosen, args, &mut terminal, &mut tree) => child,
     };
-    let mut child = start.inspect_err(|_| {
-        // Its file is on a disk that does not answer, say: it must not begin once that answers again.
-        tree.signal(Signal::KILL);
-        terminal.recover();
-    })?;
+    let mut child = match start {
+        Ok(child) => child,
+        Err(failure) => {
+            // It may have begun by now, or begin when a disk answers that its file is on.
+            tree.end().await;
+            terminal.recover();
+            return Err(failure);
+        }
+    };
     voice.tell("started", "", output::named(guard.name(), json!({ "pid": child.pid.as_raw_nonzero().get() })));
     let outcome = supervise::Supervisor {
         child: &mut child,

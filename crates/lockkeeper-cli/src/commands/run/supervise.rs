@@ -67,7 +67,7 @@ impl Supervisor<'_> {
                     // A stopped process hears TERM only when it goes on.
                     self.tree.signal(Signal::CONT);
                     stopped = Some(self.why());
-                    self.tell("stopping", "", json!({ "signal": "TERM", "reason": self.reason() }));
+                    self.tell("stopping", "", json!({ "signal": "TERM", "reason": reason(&self.lease, self.max_hold) }));
                     continue;
                 }
                 report = self.child.report() => Event::Reported(report),
@@ -193,17 +193,20 @@ impl Supervisor<'_> {
     }
 
     fn why(&self) -> String {
-        format!("the command was stopped, because the lock '{}' {}", self.lease.name(), self.reason())
+        why(&self.lease, self.max_hold)
     }
+}
 
-    fn reason(&self) -> String {
-        match (self.lease.state(), self.max_hold) {
-            (State::Lost(reason), _) => format!("was lost: {reason}"),
-            (State::Held, Some(max)) => {
-                format!("has been held for almost --max-hold {}", lockkeeper::duration::short(max))
-            }
-            _ => "could not be renewed and its lease was about to end".to_owned(),
-        }
+/// Why the command was stopped for the lock's sake.
+pub(super) fn why(lease: &Lease, max_hold: Option<Duration>) -> String {
+    format!("the command was stopped, because the lock '{}' {}", lease.name(), reason(lease, max_hold))
+}
+
+fn reason(lease: &Lease, max_hold: Option<Duration>) -> String {
+    match (lease.state(), max_hold) {
+        (State::Lost(reason), _) => format!("was lost: {reason}"),
+        (State::Held, Some(max)) => format!("has been held for almost --max-hold {}", lockkeeper::duration::short(max)),
+        _ => "could not be renewed and its lease was about to end".to_owned(),
     }
 }
 

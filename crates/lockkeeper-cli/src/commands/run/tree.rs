@@ -69,6 +69,21 @@ impl Tree {
         signal_each(&self.living(), signal);
     }
 
+    /// Kills until nothing is left.
+    pub(super) async fn end(&self) {
+        let mut pause = LOOK;
+        loop {
+            let left = self.living();
+            if left.is_empty() {
+                return;
+            }
+            signal_each(&left, Signal::KILL);
+            reap_all();
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(SELDOM);
+        }
+    }
+
     /// Stops all of it: politely, then with force. What was running and now is stopped; or what cannot be stopped, and
     /// then everything goes on.
     pub(super) async fn stop(&self) -> Result<Vec<Process>, Vec<Process>> {
