@@ -212,3 +212,19 @@ fn in_a_pid_namespace_whose_group_lies_outside_it_the_command_runs() {
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(5), "rest\n"), "{options:?}: {ended:?}");
     }
 }
+
+#[test]
+fn without_proc_the_command_is_not_started() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("only root may hide /proc");
+    }
+    let place = Place::new();
+    let inner = place.lockkeeper(&["run", "x", "--", "echo", "ran"]);
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"]);
+    command.arg(inner.get_program()).args(inner.get_args()).current_dir(place.dir.path()).env_clear();
+    for (key, value) in inner.get_envs() {
+        command.env(key, value.unwrap_or_default());
+    }
+    common::one_sentence(&Proc::start(&mut command).wait(), 71, "/proc does not show this process");
+}
