@@ -136,7 +136,7 @@ pub async fn a_late_renewal_takes_nothing_back(subject: &dyn Subject) {
     .await;
 }
 
-/// A renewal with a longer TTL than the acquire is kept that long, although the keeper sends nothing more for it.
+/// A renewal with a longer TTL than the acquire is kept that long, although the keeper sends nothing more.
 pub async fn a_renewal_with_a_longer_ttl_is_kept_that_long(subject: &dyn Subject) {
     longer(subject, async |info, hand, short| match hand.renew().await {
         Renewal::Renewed(lease) => {
@@ -149,7 +149,7 @@ pub async fn a_renewal_with_a_longer_ttl_is_kept_that_long(subject: &dyn Subject
     .await;
 }
 
-/// A repeated acquire with a longer TTL is kept for the lease it answers, although the keeper sends nothing more for it.
+/// A repeated acquire with a longer TTL is kept for the lease it answers, although the keeper sends nothing more.
 pub async fn a_repeat_with_a_longer_ttl_is_kept_for_its_lease(subject: &dyn Subject) {
     longer(subject, async |_, hand, _| Some(hand.acquire().await.lease)).await;
 }

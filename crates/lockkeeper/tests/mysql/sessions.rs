@@ -79,7 +79,7 @@ async fn a_dead_connection_holds_up_no_other_lock_once_the_server_is_reachable()
     let again = taken(&keeper, "x").await;
     assert!(again.token() > x.token());
     assert_ne!(server.sql("SELECT IS_USED_LOCK('x')"), before);
-    // What arrives late finds nobody.
+    // What arrives late finds no session.
     gate.deliver();
     y.release().await.expect("released");
     taken(&keeper, "y").await.release().await.expect("released");

@@ -1,5 +1,5 @@
-//! What the PostgreSQL stores remove when nothing uses it any more: also while a keeper is busy, and without waiting for
-//! another client's transaction.
+//! What the PostgreSQL stores remove when nothing uses it any more: also while a keeper is busy, and without waiting
+//! for another client's transaction.
 
 use lockkeeper::stores::postgres::PostgresStore;
 use lockkeeper::stores::postgres::advisory::AdvisoryStore;

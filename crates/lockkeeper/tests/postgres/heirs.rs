@@ -10,7 +10,7 @@ const SHORT: Duration = Duration::from_secs(3);
 /// What its heir asked for.
 const LONG: Duration = Duration::from_secs(60);
 
-/// More than the server keeps a session of the short TTL that it does not hear of, and less than the heir's next renewal.
+/// Longer than the server keeps a silent session of the short TTL, and shorter than until the heir's next renewal.
 const SILENCE: Duration = Duration::from_secs(12);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

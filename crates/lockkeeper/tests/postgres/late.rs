@@ -29,7 +29,8 @@ async fn a_late_one(names: &[&str], rounds: u32) {
     assert!(store.try_acquire(&claims).await.iter().all(|answer| matches!(answer, Ok(Attempt::Granted(_)))));
     let holder = claims.iter().find(|claim| claim.name.as_bytes() == b"x").expect("it is one of them").holder;
     let renew = format!(
-        "SELECT FROM lockkeeper.renew(ARRAY['x'::bytea], ARRAY['{}'::uuid], ARRAY[{ttl}], ARRAY[{ttl}], ARRAY[1], NULL)",
+        "SELECT FROM lockkeeper.renew(ARRAY['x'::bytea], ARRAY['{}'::uuid], ARRAY[{ttl}], ARRAY[{ttl}], ARRAY[1], \
+         NULL)",
         holder.to_hex(),
         ttl = TTL.as_micros()
     );

@@ -17,8 +17,8 @@ use tokio::sync::{Notify, watch};
 /// How long the server keeps a session that has no lock and says nothing.
 const IDLE: u64 = 86_400;
 
-/// How long a session may take to answer before it is looked whether the server can be reached anew: longer than the server
-/// itself waits for a table (10 s) or a row (5 s), so that one which is only held up is not given up.
+/// How long a session may take to answer before a new connection is tried. The server itself waits for a table (10 s) or
+/// a row (5 s): a session that is only held up is not given up.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How long a session without a lock may take to answer: nothing is lost with it. A statement may wait 5 s for a row.
@@ -146,8 +146,8 @@ impl Session {
     /// Runs statements in the session. `longest` is the longest TTL that will be held afterwards: a session that says
     /// nothing for so long is ended by the server.
     ///
-    /// A session that does not answer is waited for as long as a holder believes in it, but no longer than until the server
-    /// can be reached anew: then its connection is dead, and others of this keeper wait for a session that works.
+    /// A session that does not answer is waited for as long as a holder believes in it. It is given up before if a new
+    /// connection reaches the server: then its own is dead, and the keeper's other calls wait for a session that works.
     pub(super) async fn ask(&mut self, text: &str, longest: Option<Duration>) -> Result<Vec<Row>, Fault> {
         let Some(conn) = &mut self.conn else {
             return Err(Fault::Over(Error::unavailable("there is no session").in_store("mysql")));
@@ -243,7 +243,7 @@ impl Session {
     }
 }
 
-/// A new connection, once a session has been silent for long and the server lets somebody in.
+/// A new connection, opened once a session has been silent for long and the server can be reached.
 async fn reached(dial: &Dial) -> Conn {
     tokio::time::sleep(PATIENCE).await;
     loop {

@@ -29,7 +29,7 @@ impl Due {
         *self.lock() = Instant::now() + pause;
     }
 
-    /// Calls `clean`, which says whether there is more, whenever it is due; never ends. It may be dropped and begun again.
+    /// Calls `clean`, which says whether there is more, whenever it is due; never ends. Dropping it loses nothing.
     pub(super) async fn tidy<F: Future<Output = Result<bool>>>(&self, clean: impl Fn() -> F) -> Infallible {
         loop {
             let due = *self.lock();

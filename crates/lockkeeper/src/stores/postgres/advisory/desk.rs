@@ -142,7 +142,7 @@ impl Desk {
         let takes: Vec<Entry<'_>> = take.iter().map(|at| self.held.entry(claim(at), false)).collect();
         let frees: Vec<Entry<'_>> = free.iter().map(|at| self.held.entry(claim(at), true)).collect();
         let notes: Vec<&Note> = take.iter().map(|at| &*claim(at).1.note).collect();
-        // Whoever is told that it holds counts on its TTL, also who asks again or renews: it may have a longer one by now.
+        // A holder counts on the TTL it is answered with, also after a repeat or a renewal: that may be longer by now.
         let longest = take.iter().chain(ping).map(|at| claim(at).1.ttl).max();
         let exchanged = self.exchange(&takes, &frees, &notes, longest, !ping.is_empty()).await;
         let (taken, freed, alive) = match exchanged {
@@ -242,7 +242,7 @@ impl Desk {
         if let Err(error) = lasts
             && session.is_limited()
         {
-            // The server would end the session before a holder expects it: nobody is told that it holds.
+            // The server would end the session before a holder expects it: no claim is told that it holds.
             let freed = if frees.is_empty() { Ok(Vec::new()) } else { over(session.free(frees, forget).await)? };
             return Ok((Err(error.clone()), freed, Err(error)));
         }

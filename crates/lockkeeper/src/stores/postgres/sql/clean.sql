@@ -1,6 +1,6 @@
 -- Removes what nobody has used for a day: the clock is above its token by then, so the next one is higher without it.
--- One keeper in ten minutes does it; true when there may be more to remove. It waits for no other client: nothing depends
--- on it, and a server process that waits would be one connection less for all.
+-- One keeper in ten minutes does it; true when there may be more to remove. It waits for no other client: nothing
+-- depends on it, and a server process that waits would be one connection less for all.
 CREATE FUNCTION {s}.clean() RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '{moment}' AS $f$
 DECLARE
     at bigint := {now};
@@ -28,8 +28,8 @@ BEGIN
         WHERE x.used < at - day AND (x.value IS NULL OR x.ends < at) LIMIT rows FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS gone = ROW_COUNT;
     removed := greatest(removed, gone);
-    -- Names of mode=advisory whose lock is free, and its Shared holders whose session has ended. A statement sees rows as
-    -- they were before it reads the server's locks: of a session that came since it sees none.
+    -- Names of mode=advisory whose lock is free, and its Shared holders whose session has ended. A statement sees rows
+    -- as they were before it reads the server's locks: of a session that came since it sees none.
     WITH taken AS MATERIALIZED (SELECT k.space, k.key FROM {s}.advisory_keys k WHERE k.granted)
     DELETE FROM {s}.advisory a WHERE a.name IN (SELECT x.name FROM {s}.advisory x
         WHERE x.used < at - day AND x.token < at - day AND (x.space, x.key) NOT IN (SELECT t.space, t.key FROM taken t)

@@ -56,8 +56,8 @@ DECLARE
     i integer;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
-    -- `at` may be older than a renewal that was answered while this one waited for the row: that one's time stays. Only
-    -- whoever reads the clock under the lock can tell a clock that was set back, and cuts the lease to its TTL.
+    -- `at` may be older than a renewal that was answered while this one waited for the row: what that one gave stays.
+    -- A clock that was set back is for `advance`, which reads it under the lock and cuts the lease to its TTL.
     IF cardinality(names) = 1 THEN
         UPDATE {s}.lock l SET ttl = greatest(ttls[1], least(l.expires - at, l.ttl)),
             expires = greatest(l.expires, at + ttls[1])
