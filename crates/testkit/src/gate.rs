@@ -76,7 +76,7 @@ impl Gate {
 
     /// Holds back whatever is said from now on, on the connections that are there; new ones pass.
     pub fn silence(&self) {
-        for connection in &mut lock(&self.state).connections {
+        for connection in &mut self.shared.lock().connections {
             connection.held.get_or_insert_default();
         }
     }
