@@ -185,10 +185,10 @@ async fn status(place: &Place, resource: Option<&str>, json: bool) -> Result<u8,
 
 fn row_json(row: &Row) -> serde_json::Value {
     json!({
-        "resource": escape(row.resource.as_bytes()),
+        "resource": row.resource,
         "token": row.token,
         "shared": row.shared,
-        "store": row.store.as_ref().map(|store| escape(store.as_bytes())),
+        "store": row.store,
         "entered_at": row.entered_at,
     })
 }
