@@ -255,23 +255,6 @@ fn why_a_server_cannot_is_told_apart() {
     one_sentence(&ends(&place, &["fence", "status", &still]), 77, "asks for a password, and none was given");
 }
 
-/// Whoever may call the procedures may still do so after the script was run again.
-#[test]
-fn running_the_script_again_takes_no_rights_away() {
-    let (place, server) = (Place::new(), MysqlServer::new());
-    let script = ends(&place, &["fence", "install", "--print", "mysql:"]).stdout;
-    server.sql(&script);
-    server.sql(
-        "CREATE USER app; GRANT EXECUTE ON PROCEDURE test.lockkeeper_fence TO app;
-         GRANT EXECUTE ON PROCEDURE test.lockkeeper_fence_shared TO app",
-    );
-    server.sql(&script);
-    let grants = server.sql("SHOW GRANTS FOR app");
-    // MySQL cannot replace a procedure.
-    let kept = if server.is_mysql() { 0 } else { 2 };
-    assert_eq!(grants.matches("GRANT EXECUTE ON PROCEDURE").count(), kept, "{grants}");
-}
-
 #[test]
 fn the_servers_sql_mode_is_not_the_procedures() {
     let (place, server) = (Place::new(), MysqlServer::new());
@@ -378,27 +361,6 @@ fn behind_a_pooler_nothing_is_left_in_its_sessions() {
     let ask = "SELECT current_schema(), current_setting('lock_timeout')";
     let next = Proc::start(Command::new("psql").arg(bouncer.url()).args(["-qXAt", "-c", ask])).wait();
     assert_eq!(next.stdout.trim(), "public|0", "{next:?}");
-}
-
-/// Four at the same time, as when all instances of an application start.
-#[test]
-fn several_may_install_at_once() {
-    let place = Place::new();
-    let (postgres, mariadb) = (PostgresServer::new(), MysqlServer::new());
-    rusqlite::Connection::open(place.dir.join("app.db")).unwrap().execute_batch("CREATE TABLE mine (x)").unwrap();
-    for url in [postgres.url(), mariadb.url(), "sqlite:app.db".to_owned()] {
-        for round in 0..3 {
-            if round > 0 && url.starts_with("mysql") {
-                mariadb.sql("DROP VIEW lockkeeper_fence_version");
-            }
-            let started: Vec<_> = (0..4).map(|_| Proc::start(&mut place.bare(&["fence", "install", &url]))).collect();
-            for ended in started.into_iter().map(Proc::wait) {
-                assert_eq!(ended.code, Some(0), "{url}: {ended:?}");
-            }
-        }
-    }
-    postgres.sql("SELECT lockkeeper_fence('x', 1)");
-    mariadb.sql("CALL lockkeeper_fence('x', 1, NULL, NULL)");
 }
 
 /// A reset that waited in vain says so, and must not be done later, when nobody expects it any more.

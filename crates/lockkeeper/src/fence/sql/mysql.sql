@@ -101,10 +101,11 @@ BEGIN
   -- locking read tells too late: two that had read would both want more, and wait for each other; and a plain SELECT
   -- would fix the snapshot. So the session remembers what it has entered last, and a wrong memory is noticed below.
   SET entry = CAST(CONCAT(p_token, ' ', p_resource) AS BINARY);
-  IF NOT @lockkeeper_fence_entered <=> entry THEN
+  IF NOT (@lockkeeper_fence_entered <=> entry) THEN
     INSERT INTO lockkeeper_fences (resource, token, store, shared) VALUES (p_resource, 0, p_store, p_token)
     ON DUPLICATE KEY UPDATE
-      store = IF(shared < p_token AND token <= p_token AND COALESCE(store = p_store, TRUE), COALESCE(p_store, store), store),
+      store = IF(shared < p_token AND token <= p_token AND COALESCE(store = p_store, TRUE),
+        COALESCE(p_store, store), store),
       entered_at = IF(shared < p_token AND token <= p_token AND COALESCE(store = p_store, TRUE),
         CURRENT_TIMESTAMP(6), entered_at),
       shared = IF(shared < p_token AND token <= p_token AND COALESCE(store = p_store, TRUE), p_token, shared);

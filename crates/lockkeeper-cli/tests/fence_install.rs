@@ -1,5 +1,5 @@
-//! A fence of layout 1, as earlier versions installed it, is brought up to date where it is: with what it has seen, and for
-//! those who may enter it.
+//! `fence install` again, by several at once, and over a fence of layout 1 as earlier versions installed it: what was seen
+//! and who may enter stay.
 
 mod common;
 
@@ -124,4 +124,42 @@ fn several_may_bring_it_up_to_date_at_once() {
     }
     postgres.sql("SELECT lockkeeper_fence_shared('x', 1)");
     mariadb.sql("CALL lockkeeper_fence_shared('x', 1, NULL)");
+}
+
+/// An application that may call the procedures may still do so after the script was run again.
+#[test]
+fn running_the_script_again_takes_no_rights_away() {
+    let (place, server) = (Place::new(), MysqlServer::new());
+    let script = ends(&place, &["fence", "install", "--print", "mysql:"]).stdout;
+    server.sql(&script);
+    server.sql(
+        "CREATE USER app; GRANT EXECUTE ON PROCEDURE test.lockkeeper_fence TO app;
+         GRANT EXECUTE ON PROCEDURE test.lockkeeper_fence_shared TO app",
+    );
+    server.sql(&script);
+    let grants = server.sql("SHOW GRANTS FOR app");
+    // MySQL cannot replace a procedure.
+    let kept = if server.is_mysql() { 0 } else { 2 };
+    assert_eq!(grants.matches("GRANT EXECUTE ON PROCEDURE").count(), kept, "{grants}");
+}
+
+/// Four at the same time, as when all instances of an application start.
+#[test]
+fn several_may_install_at_once() {
+    let place = Place::new();
+    let (postgres, mariadb) = (PostgresServer::new(), MysqlServer::new());
+    rusqlite::Connection::open(place.dir.join("app.db")).unwrap().execute_batch("CREATE TABLE mine (x)").unwrap();
+    for url in [postgres.url(), mariadb.url(), "sqlite:app.db".to_owned()] {
+        for round in 0..3 {
+            if round > 0 && url.starts_with("mysql") {
+                mariadb.sql("DROP VIEW lockkeeper_fence_version");
+            }
+            let started: Vec<_> = (0..4).map(|_| Proc::start(&mut place.bare(&["fence", "install", &url]))).collect();
+            for ended in started.into_iter().map(Proc::wait) {
+                assert_eq!(ended.code, Some(0), "{url}: {ended:?}");
+            }
+        }
+    }
+    postgres.sql("SELECT lockkeeper_fence('x', 1)");
+    mariadb.sql("CALL lockkeeper_fence('x', 1, NULL, NULL)");
 }
