@@ -110,7 +110,7 @@ impl Gate {
         }
         let read = |state: &mut State| orphans.iter().any(|number| !state.connections[*number].ended);
         let waited = self.shared.ended.wait_timeout_while(state, SOON, read);
-        let late = waited.map_or(false, |(_, timeout)| timeout.timed_out());
+        let late = waited.is_ok_and(|(_, timeout)| timeout.timed_out());
         assert!(!late, "the server did not read what was delivered");
     }
 }

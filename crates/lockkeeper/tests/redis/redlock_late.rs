@@ -106,9 +106,9 @@ async fn an_attempt_is_not_granted_once_a_newer_one_of_its_claim_began() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_repeat_leaves_a_grant_that_silent_nodes_may_know_of() {
     let servers = durable(3);
-    let store = connect(&servers, "?timeout=300ms").await;
+    let store = connect(&servers, "?timeout=2s").await;
     taken_by_another(&servers[2], "lock");
-    let mut held = claim("lock", TTL);
+    let mut held = claim("lock", LONG);
     granted(&store, &mut held).await;
     servers[1].pause();
     // One node has it, one refuses, one is silent: the claim may hold all the same.
@@ -157,7 +157,7 @@ fn leap(server: &RedisServer, seconds: i64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_node_whose_clock_leaps_is_left_out_by_a_keeper_that_knew_it() {
     let mut servers = on_clocks();
-    let query = "?max_ttl=60s&timeout=1s";
+    let query = "?max_ttl=60s&timeout=5s";
     let (store, other) = (connect(&servers, query).await, connect(&servers, query).await);
     cycles(&other, 1).await;
     // Held on 0 and 1 alone, and 0 forgets it.
@@ -186,8 +186,8 @@ async fn a_restarted_node_whose_clock_leaps_is_left_out_by_a_keeper_that_knew_it
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repeat_after_the_clocks_went_back_has_no_more_than_its_ttl() {
     let servers = on_clocks();
-    let store = connect(&servers, "").await;
-    let mut held = claim("lock", TTL);
+    let store = connect(&servers, "?timeout=5s").await;
+    let mut held = claim("lock", LONG);
     granted(&store, &mut held).await;
     servers.iter().for_each(|server| server.step_clock(-3600));
     for server in &servers {
@@ -196,7 +196,7 @@ async fn a_repeat_after_the_clocks_went_back_has_no_more_than_its_ttl() {
         });
     }
     match attempt(&store, &mut held).await {
-        Ok(Attempt::Granted(grant)) => assert!(grant.lease <= TTL, "{:?}", grant.lease),
+        Ok(Attempt::Granted(grant)) => assert!(grant.lease <= LONG, "{:?}", grant.lease),
         other => panic!("still held: {other:?}"),
     }
 }
