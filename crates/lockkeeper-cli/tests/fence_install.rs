@@ -23,7 +23,7 @@ fn upgrades(
     enter: &dyn Fn(u64) -> String,
     shared: &dyn Fn(u64) -> String,
 ) {
-    run(&enter(33)).unwrap();
+    run(&enter(33)).expect("layout 1 lets it in");
     one_sentence(&ends(place, &["fence", "status", url]), 78, "has layout 1; first: lockkeeper fence install");
     let installed = ends(place, &["fence", "install", url]);
     assert!(installed.code == Some(0) && installed.stdout.contains("is brought up to date"), "{installed:?}");
@@ -34,10 +34,10 @@ fn upgrades(
     let row: Vec<_> = status.lines().nth(1).unwrap_or_default().split_whitespace().take(4).collect();
     assert_eq!(row, ["orders/42", "33", "-", "redis"], "{status}");
     assert!(run(&enter(32)).is_err_and(|e| e.contains("LK001")), "what was seen is kept");
-    run(&enter(33)).unwrap();
-    run(&shared(34)).unwrap();
+    run(&enter(33)).expect("the holder of before");
+    run(&shared(34)).expect("the Shared holder");
     assert!(run(&enter(33)).is_err_and(|e| e.contains("LK001") && e.contains("Shared")));
-    run(&enter(35)).unwrap();
+    run(&enter(35)).expect("the next holder");
 }
 
 #[test]

@@ -110,13 +110,13 @@ fn the_model_is_the_rule_of_marks() {
         let (mut model, mut marks) = (Model::default(), Marks::default());
         let mut history = Vec::new();
         for _ in 0..8 {
-            let holder = Some(fastrand::u128(1..3));
-            let case = Case { holder, store: None, ..Case::random() };
+            let holder = fastrand::u128(1..3);
+            let case = Case { holder: Some(holder), store: None, ..Case::random() };
             history.push(case);
             let passes = if case.shared {
                 marks.enter_shared(&lock, &lock, token(case.token))
             } else {
-                let pass = Pass::new(lock.clone(), token(case.token), HolderId::from_u128(holder.unwrap()));
+                let pass = Pass::new(lock.clone(), token(case.token), HolderId::from_u128(holder));
                 // Where only Exclusive holders enter, registers and all other fences agree.
                 if marks.shared().is_none() {
                     assert_eq!(
