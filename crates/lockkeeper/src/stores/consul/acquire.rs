@@ -179,7 +179,7 @@ impl Core {
     async fn give_back(&self, claim: &Claim, session: &Arc<Session>, token: Token) {
         let seat = self.left_over(claim, session, token);
         if let Err(error) = self.finish(claim.holder, &seat, false, limit(claim.ttl)).await {
-            tracing::debug!(%error, "a claim is removed later");
+            crate::log::say(move || tracing::debug!(%error, "a claim is removed later"));
         }
     }
 
@@ -309,7 +309,7 @@ impl Core {
     pub(super) async fn sweep(&self, session: &Session) {
         for (holder, seat) in self.left_behind(session) {
             if let Err(error) = self.finish(holder, &seat, true, limit(session.ttl)).await {
-                tracing::debug!(%error, "a claim is removed later");
+                crate::log::say(move || tracing::debug!(%error, "a claim is removed later"));
             }
         }
     }

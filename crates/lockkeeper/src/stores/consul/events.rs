@@ -119,7 +119,7 @@ async fn watch_session(core: Arc<Core>, session: Arc<Session>) -> Done {
                 index = go_on(index, 0, &mut begun).await;
             }
             Err(error) => {
-                tracing::debug!(%error, "the session with Consul cannot be watched");
+                crate::log::say(move || tracing::debug!(%error, "the session with Consul cannot be watched"));
                 failures += 1;
                 pause(failures).await;
             }

@@ -338,7 +338,9 @@ impl Events {
             }
             Done::Opened(Err(error)) => {
                 if self.failures == 0 {
-                    tracing::warn!(%error, "no watch on etcd: waiters look again by themselves");
+                    crate::log::say(
+                        move || tracing::warn!(%error, "no watch on etcd: waiters look again by themselves"),
+                    );
                 }
                 self.opening = false;
                 self.failures = self.failures.saturating_add(1);
@@ -366,7 +368,7 @@ async fn next_answer(stream: &mut Option<Box<Stream>>) -> Option<WatchAnswer> {
         Some(stream) => match stream.answers.message().await {
             Ok(answer) => answer,
             Err(error) => {
-                tracing::debug!(%error, "the watch on etcd has ended");
+                crate::log::say(move || tracing::debug!(%error, "the watch on etcd has ended"));
                 None
             }
         },

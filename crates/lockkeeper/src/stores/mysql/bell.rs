@@ -146,9 +146,9 @@ impl Bells {
             End::Failed(error) => {
                 // The server's word, not a connection that was cut: it would say the same again.
                 if error.kind() != ErrorKind::Unavailable && !std::mem::replace(&mut self.warned, true) {
-                    tracing::warn!(%error, "no doorbells: waiters ask by timed retry");
+                    crate::log::say(move || tracing::warn!(%error, "no doorbells: waiters ask by timed retry"));
                 } else {
-                    tracing::debug!(%error, "a doorbell has failed");
+                    crate::log::say(move || tracing::debug!(%error, "a doorbell has failed"));
                 }
                 self.failures = self.failures.saturating_add(1);
                 let pause = Duration::from_secs(1 << self.failures.min(6)).min(MAX_PAUSE);

@@ -36,7 +36,7 @@ impl MysqlStore {
             let more = match self.clean().await {
                 Ok(more) => more,
                 Err(error) => {
-                    tracing::debug!(%error, "unused rows were not removed");
+                    crate::log::say(move || tracing::debug!(%error, "unused rows were not removed"));
                     false
                 }
             };

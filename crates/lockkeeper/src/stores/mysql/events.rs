@@ -88,7 +88,7 @@ impl Events {
             }
             Err(error) => {
                 if self.failures == 0 {
-                    tracing::debug!(%error, "cannot ask which waiters were let in");
+                    crate::log::say(move || tracing::debug!(%error, "cannot ask which waiters were let in"));
                 }
                 self.failures = self.failures.saturating_add(1);
             }

@@ -200,7 +200,7 @@ impl Session {
         };
         match tokio::time::timeout(END_LIMIT, ended).await.unwrap_or_else(|_| Err(late())) {
             Ok(()) => {}
-            Err(error) => tracing::debug!(%error, "an earlier session could not be ended"),
+            Err(error) => crate::log::say(move || tracing::debug!(%error, "an earlier session could not be ended")),
         }
     }
 

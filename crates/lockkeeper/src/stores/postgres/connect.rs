@@ -69,10 +69,12 @@ impl Links {
     /// A pooler was found to stand between; said once.
     pub(super) fn found_pooler(&self) {
         if !self.0.pooled.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "a pooler gives each transaction another server: waiters ask in place of listening, \
-                 and no statements are prepared"
-            );
+            crate::log::say(|| {
+                tracing::warn!(
+                    "a pooler gives each transaction another server: waiters ask in place of listening, \
+                     and no statements are prepared"
+                );
+            });
         }
     }
 

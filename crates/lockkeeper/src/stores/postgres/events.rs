@@ -102,7 +102,7 @@ impl Events {
             }
             self.was_up = true;
             if let Err(error) = self.happen(links, waiting).await {
-                tracing::debug!(%error, "the push connection to PostgreSQL is down");
+                crate::log::say(move || tracing::debug!(%error, "the push connection to PostgreSQL is down"));
                 self.link = None;
             }
         }
@@ -165,7 +165,7 @@ impl Events {
             Ok(Some(row)) if field::<bool>(&row, 0)? => self.clean_at = Instant::now() + PING_EVERY,
             Ok(_) => {}
             // Nobody's lock depends on it.
-            Err(error) => tracing::debug!(%error, "unused rows were not removed"),
+            Err(error) => crate::log::say(move || tracing::debug!(%error, "unused rows were not removed")),
         }
         Ok(())
     }
@@ -182,12 +182,14 @@ impl Events {
                 self.failures = 0;
                 // The renewals' own connection, too: when the first of them is due, the server may have no room left.
                 if let Err(error) = links.line(0).await {
-                    tracing::debug!(%error, "no connection for renewals yet");
+                    crate::log::say(move || tracing::debug!(%error, "no connection for renewals yet"));
                 }
             }
             Err(error) => {
                 if self.failures == 0 {
-                    tracing::warn!(%error, "no push connection to PostgreSQL: waiters look again by themselves");
+                    crate::log::say(
+                        move || tracing::warn!(%error, "no push connection to PostgreSQL: waiters look again by themselves"),
+                    );
                 }
                 self.failures = self.failures.saturating_add(1);
                 self.was_up = true;

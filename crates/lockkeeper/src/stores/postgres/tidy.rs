@@ -35,7 +35,7 @@ impl Due {
             let due = *self.lock();
             tokio::time::sleep_until(due.into()).await;
             let more = clean().await.unwrap_or_else(|error| {
-                tracing::debug!(%error, "unused rows were not removed");
+                crate::log::say(move || tracing::debug!(%error, "unused rows were not removed"));
                 false
             });
             self.set(if more { CLEAN_MORE } else { CLEAN_EVERY.mul_f64(0.5 + fastrand::f64()) });

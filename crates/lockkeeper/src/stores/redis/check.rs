@@ -35,7 +35,8 @@ pub(in crate::stores) fn may_evict<'a>(field: &impl Fn(&str) -> &'a str) -> bool
     let policy = field("maxmemory_policy").trim();
     let may = !matches!(policy, "" | "noeviction") && field("maxmemory").trim() != "0";
     if may {
-        tracing::warn!(policy, "this Redis may evict locks when its memory is full");
+        let policy = policy.to_owned();
+        crate::log::say(move || tracing::warn!(policy, "this Redis may evict locks when its memory is full"));
     }
     may
 }

@@ -78,7 +78,7 @@ impl Events {
                 Ok(Some(event)) => return event,
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::debug!(%error, "the push connection to Redis is down");
+                    crate::log::say(move || tracing::debug!(%error, "the push connection to Redis is down"));
                     self.link = None;
                 }
             }
@@ -98,7 +98,9 @@ impl Events {
             }
             Err(error) => {
                 if self.failures == 0 {
-                    tracing::warn!(%error, "no push connection to Redis: waiters look again by themselves");
+                    crate::log::say(
+                        move || tracing::warn!(%error, "no push connection to Redis: waiters look again by themselves"),
+                    );
                 }
                 self.failures = self.failures.saturating_add(1);
                 self.was_up = true;
@@ -123,7 +125,7 @@ impl Push {
         let mut tracking = redis::cmd("CLIENT");
         tracking.arg("TRACKING").arg("ON").arg("OPTIN");
         if let Err(error) = push.ask(tracking).await {
-            tracing::debug!(%error, "the server offers no client tracking");
+            crate::log::say(move || tracing::debug!(%error, "the server offers no client tracking"));
         }
         Ok(push)
     }

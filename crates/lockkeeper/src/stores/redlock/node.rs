@@ -196,7 +196,10 @@ impl Nodes {
             let silence = this.silence(now).filter(|_| !run_id.is_empty());
             let wait = left_out_for(uptime, silence, self.max_ttl, durable);
             if !wait.is_zero() {
-                tracing::warn!(node = this.label, left_out = ?wait, "a node restarted and may have forgotten locks");
+                let node = this.label.clone();
+                crate::log::say(
+                    move || tracing::warn!(node, left_out = ?wait, "a node restarted and may have forgotten locks"),
+                );
             }
             Seen { run_id: run_id.to_owned(), counts_from: now.after(wait) }
         });

@@ -258,7 +258,7 @@ impl Core {
     pub(super) async fn withdraw(&self, at: &At) {
         self.leave(at.holder);
         if let Err(error) = self.finish(at).await {
-            tracing::debug!(%error, "a claim is removed later");
+            crate::log::say(move || tracing::debug!(%error, "a claim is removed later"));
         }
     }
 
@@ -266,8 +266,9 @@ impl Core {
     pub(super) async fn sweep(&self, session: &Arc<Session>) {
         for at in self.leaving(session) {
             if let Err(error) = self.finish(&at).await {
-                tracing::debug!(%error, "a claim is removed later");
-                if error.is_retryable() {
+                let again = error.is_retryable();
+                crate::log::say(move || tracing::debug!(%error, "a claim is removed later"));
+                if again {
                     return;
                 }
             }

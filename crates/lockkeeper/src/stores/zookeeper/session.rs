@@ -188,7 +188,9 @@ async fn follow(core: Weak<Core>, session: Weak<Session>, mut states: zookeeper_
                 core.sweep(&session).await;
             }
             SessionState::Disconnected | SessionState::ConnectedReadOnly => {
-                tracing::debug!("the connection to ZooKeeper is lost; looking for another server");
+                crate::log::say(move || {
+                    tracing::debug!("the connection to ZooKeeper is lost; looking for another server")
+                });
                 // Everybody asks, and hears that there is no connection.
                 core.tell(Event::Reconnected);
             }

@@ -175,7 +175,7 @@ impl Line {
 
     pub(super) fn show(&self, words: &Words<'_>) {
         // One column is left free: a full line would scroll on some terminals, and one that wraps cannot be written over.
-        let room = output::terminal_width(&std::io::stderr()).max(20) - 1;
+        let room = output::terminal_width(std::io::stderr()).max(20) - 1;
         crate::stderr::write(format!("\r\x1b[K{}", words.within(room)));
         self.shown.set(true);
     }

@@ -294,7 +294,8 @@ impl Desk {
         drop(session);
         let lost: Vec<HolderId> = self.held.own.drain().flat_map(|(_, owns)| owns).map(|own| own.holder).collect();
         if !lost.is_empty() {
-            tracing::warn!(locks = lost.len(), "the session that held advisory locks has ended");
+            let locks = lost.len();
+            crate::log::say(move || tracing::warn!(locks, "the session that held advisory locks has ended"));
         }
         for holder in &lost {
             self.held.remember(*holder, LossReason::SessionEnded);
@@ -328,7 +329,10 @@ impl Desk {
                     let _ = self.events.send(Event::Lost(own.holder, LossReason::Broken));
                 }
                 Err(Fault::Over(_)) => self.end(),
-                Err(Fault::Refused(error)) => tracing::warn!(lock = %name, %error, "a lock could not be broken"),
+                Err(Fault::Refused(error)) => {
+                    let name = name.clone();
+                    crate::log::say(move || tracing::warn!(lock = %name, %error, "a lock could not be broken"));
+                }
             }
         }
     }

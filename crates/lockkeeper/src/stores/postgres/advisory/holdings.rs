@@ -87,7 +87,10 @@ impl Holdings {
 
     pub(super) fn freed(&mut self, (key, claim): &(Key, Claim), held: bool) -> Outcome {
         if !held {
-            tracing::warn!(lock = %claim.name, "an advisory lock was released that the session did not hold any more");
+            let name = claim.name.clone();
+            crate::log::say(
+                move || tracing::warn!(lock = %name, "an advisory lock was released that the session did not hold any more"),
+            );
         }
         self.remove(*key, claim.holder);
         Outcome::Released(held)

@@ -163,7 +163,7 @@ impl Session {
         let ended = self.client.query_typed(&text, &params);
         // If it may not, the server finds out by itself.
         if !matches!(tokio::time::timeout(PATIENCE, ended).await, Ok(Ok(_))) {
-            tracing::debug!("an earlier session could not be ended");
+            crate::log::say(move || tracing::debug!("an earlier session could not be ended"));
         }
     }
 
