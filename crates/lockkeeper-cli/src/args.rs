@@ -168,9 +168,9 @@ pub(crate) struct RunArgs {
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
     /// How long the lock outlives this process if it dies; renewed while it lives. ZooKeeper and Consul may take longer
-    /// to notice: `show` says how long at worst.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
-    pub(crate) ttl: Duration,
+    /// to notice: `show` says how long at worst [default: 30s, or the longest that the store allows].
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
     /// Stop the command before it has held the lock this long [default: no limit].
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) max_hold: Option<Duration>,

@@ -5,7 +5,7 @@ mod common;
 use common::Place;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use testkit::{MysqlServer, PostgresServer, Signal, is_alive};
+use testkit::{MysqlServer, PostgresServer, RedisServer, Signal, is_alive};
 
 #[test]
 fn the_second_of_two_exits_75_at_once_and_says_who_holds_it() {
@@ -218,6 +218,18 @@ fn a_nested_run_that_could_not_wait_for_itself_is_let_in() {
     assert_eq!((other.code, other.stdout.as_str()), (Some(0), "inside\n"), "{other:?}");
     let same = nested(&format!("{one}&application_name=nested"));
     common::one_sentence(&same, 64, "already held");
+}
+
+#[test]
+fn without_a_ttl_the_longest_that_the_store_allows_is_taken() {
+    let place = Place::new();
+    let servers: Vec<RedisServer> =
+        (0..3).map(|_| RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"])).collect();
+    let nodes: Vec<String> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+    let store = format!("redlock://{}?max_ttl=20s", nodes.join(","));
+    let command = ["--", "sh", "-c", "echo $LOCKKEEPER_TTL_MS"];
+    let ended = place.ends(&[&["run", "--store", &store, "x"], &command[..]].concat());
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "20000\n"), "{ended:?}");
 }
 
 #[test]

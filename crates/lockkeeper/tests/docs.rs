@@ -184,3 +184,26 @@ fn the_store_pages_are_linked_from_the_readme() {
         assert!(readme.contains(&format!("docs/stores/{name}")), "{name} is not linked");
     }
 }
+
+#[test]
+fn the_map_names_files_that_are_there() {
+    let map = read("docs/architecture.md");
+    assert!(map.lines().count() <= 120, "a map is short");
+    let is_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let named = map.split('`').skip(1).step_by(2).filter(|text| text.contains(['/', '.']) && text.chars().all(is_path));
+    let mut paths = 0;
+    for path in named.filter(|path| path.ends_with('/') || path.ends_with(".rs") || path.starts_with("crates/")) {
+        paths += 1;
+        let bases = [
+            "",
+            "crates/lockkeeper",
+            "crates/lockkeeper/src",
+            "crates/lockkeeper/src/engine",
+            "crates/lockkeeper/src/machine",
+            "crates/lockkeeper/src/stores",
+            "crates/lockkeeper-cli/src/commands/run",
+        ];
+        assert!(bases.iter().any(|base| root().join(base).join(path).exists()), "'{path}' is not there");
+    }
+    assert!(paths > 40, "only {paths} paths found: the search is broken");
+}

@@ -61,7 +61,11 @@ pub(crate) async fn run(store: Option<&str>, args: &RunArgs) -> Result<u8, Failu
     link::check()?;
     let nested = ancestors::refuse(ancestors::Wanted { name: &name, store: &chosen, shared: args.shared })?;
     let mut signals = Signals::listen()?;
-    let connecting = chosen.builder().ttl(args.ttl).label(&args.label).connect();
+    let mut builder = chosen.builder().label(&args.label);
+    if let Some(ttl) = args.ttl {
+        builder = builder.ttl(ttl);
+    }
+    let connecting = builder.connect();
     let keeper = tokio::select! {
         keeper = connecting => keeper?,
         number = signals.ending() => return Ok(exit::SIGNALLED + number),
