@@ -58,7 +58,7 @@ pub(crate) enum Command {
     /// Take a lock away from its holder.
     ///
     /// The holder's command is stopped as soon as its lockkeeper notices; until then it may still be at work, so its
-    /// writes must be fenced by the token. Exits 1 when nobody holds the lock with that token (any more).
+    /// writes must be fenced by the token. Exits 1 when no holder has the lock with that token (any more).
     Break {
         /// The lock.
         name: OsString,
@@ -186,7 +186,7 @@ pub(crate) struct RunArgs {
     /// A few words that others see while the lock is held.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) label: String,
-    /// The exit code when the lock is held by somebody else; with 0 nothing is said about it either.
+    /// The exit code when another holder has the lock; with 0 nothing is said about it either.
     #[arg(long, value_name = "N", default_value_t = crate::exit::BUSY)]
     pub(crate) busy_code: u8,
     /// Tell what happens as JSON lines on stderr instead of sentences.

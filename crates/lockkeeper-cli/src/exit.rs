@@ -9,7 +9,7 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const CONFIG: u8 = 78;
 /// The machine refused something that should work: `EX_OSERR`.
 pub(crate) const SYSTEM: u8 = 71;
-/// The lock is held by somebody else.
+/// Another holder has the lock.
 pub(crate) const BUSY: u8 = 75;
 /// The lock was lost, or about to be, so the command was stopped.
 pub(crate) const LOST: u8 = 76;
@@ -19,18 +19,18 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
 /// Ended by a signal: this plus its number.
 pub(crate) const SIGNALLED: u8 = 128;
-/// `break`: nobody holds the lock with that token. `fence reset`: there is nothing to forget.
+/// `break`: no holder has the lock with that token. `fence reset`: there is nothing to forget.
 pub(crate) const NOT_HELD: u8 = 1;
 
 /// What the exit codes mean.
 pub(crate) const CODES: [(&str, &str); 15] = [
     ("0", "done; run: the command succeeded"),
-    ("1", "break: nobody holds the lock with that token; fence reset: nothing to forget"),
+    ("1", "break: no holder has the lock with that token; fence reset: nothing to forget"),
     ("64", "the command line is wrong, or the store cannot do that"),
     ("69", "the store does not answer"),
     ("70", "the store holds something unexpected"),
     ("71", "the operating system refused something"),
-    ("75", "the lock is held by somebody else (run: --busy-code N sets another)"),
+    ("75", "another holder has the lock (run: --busy-code N sets another)"),
     ("76", "the lock was lost, or about to be, and the command was stopped"),
     ("77", "the store refused access"),
     ("78", "a setting cannot work"),

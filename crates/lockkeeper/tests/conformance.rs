@@ -256,7 +256,7 @@ mod redlock_servers {
             connect(url(&self.ports())).await
         }
 
-        /// One node is behind the gate; whoever goes straight has a majority with it and none without.
+        /// One node is behind the gate; a caller that goes straight has a majority with it and none without.
         fn detour(&self) -> Option<Hook<'_, Detour>> {
             Some(Box::pin(async {
                 let (ports, mut few) = (self.ports(), self.ports());

@@ -65,7 +65,7 @@ pub(crate) fn stale_writer(database: &dyn Database) {
         write(&mut *a, &resource, &holder(later + 1, 3), 102).unwrap();
         assert!(read(&mut *b, &resource, &shared(later)).is_err_and(|r| r.is_stale()));
     }
-    // Nobody has written yet: the reader is the first to enter.
+    // No writer has been here yet: the reader is the first to enter.
     let resource = fresh("below-first");
     database.set(&resource, 100);
     assert_eq!(read(&mut *database.session(), &resource, &shared(34)), Ok(100));

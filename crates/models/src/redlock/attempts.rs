@@ -116,7 +116,7 @@ impl Attempts {
 
     fn hear(&self, s: &mut State, attempt: u8, node: usize, vote: Vote) {
         let Some(ballot) = &mut s.attempts[usize::from(attempt)] else { return };
-        // Nobody listens to a node that was given up on.
+        // No call listens to a node that was given up on.
         if ballot.votes()[node] == Vote::Failed {
             return;
         }

@@ -28,7 +28,7 @@ enum Taken {
     /// The key was held by a session that was ended, not long ago.
     Delayed,
     SessionOver,
-    /// Nobody wants it any more; nothing was sent.
+    /// The claim was given up; nothing was sent.
     Unwanted,
 }
 
@@ -164,7 +164,7 @@ impl Core {
             seat.released.is_none() && seat.lost.is_none()
         });
         if seated.is_none() && !session.has_ended() {
-            // Its release has been answered, so nobody else would end it.
+            // Its release has been answered, so no other call would end it.
             self.give_back(claim, session, token).await;
         }
         if seated != Some(true) || session.has_ended() || self.is_over(claim.holder) {

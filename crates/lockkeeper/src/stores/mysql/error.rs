@@ -33,7 +33,7 @@ pub(super) fn map_err(error: mysql_async::Error) -> Error {
     .in_store("mysql")
 }
 
-/// The same for a connection to `at` that could not be opened; `safe` where nobody could read the password on its way.
+/// The same for a connection to `at` that could not be opened; `safe` where no third party could read the password on its way.
 pub(super) fn unreachable(error: mysql_async::Error, at: &str, safe: bool) -> Error {
     let mapped = match error {
         mysql_async::Error::Io(IoError::Io(io)) if !is_tls(&io) && io.kind() != std::io::ErrorKind::UnexpectedEof => {

@@ -54,7 +54,7 @@ pub(in crate::stores) struct Line {
     channel: Option<Arc<str>>,
     sink: Arc<OnceLock<Sink>>,
     pub(super) silence: Arc<Silence>,
-    /// How long it may leave the calls of whoever has this clone unanswered.
+    /// How long it may leave calls that use this clone unanswered.
     pub(super) patience: Duration,
     pub(super) end: End,
 }

@@ -170,7 +170,7 @@ pub(super) fn too_few(nodes: usize, last: Option<Error>) -> Error {
     }
 }
 
-/// Of two errors the one that somebody has to act on; else every node that gave no answer.
+/// Of two errors the one that an operator has to act on; else every node that gave no answer.
 pub(super) fn worse(before: Option<Error>, now: Error) -> Option<Error> {
     Some(now.after(before))
 }

@@ -57,7 +57,7 @@ if value then
     end
     return {2, token, left}
   end
-  -- Somebody else's may be of any length; none of ours is as long as this.
+  -- Another client's may be of any length; none of ours is as long as this.
   if not id or id ~= ARGV[6] then return {0, string.sub(value, 1, 4096), left} end
   redis.call('SET', KEYS[4], 'b', 'PX', ARGV[7])
 end

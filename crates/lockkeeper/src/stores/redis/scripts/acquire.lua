@@ -13,7 +13,7 @@ if string.sub(mode, 1, 1) == 'p' then
   local used = kind == 'many' and string.match(many, '^p(%d+)')
   if not used then
     used = redis.call('HGET', W, '#l')
-    -- Those who set it may have died behind a living head, where nobody has looked.
+    -- Waiters that set it may have died behind a living head, where no step has looked.
     if used and 'p' .. used ~= mode then
       sweep()
       used = redis.call('HGET', W, '#l')

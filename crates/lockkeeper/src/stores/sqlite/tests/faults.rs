@@ -329,5 +329,5 @@ async fn an_acquire_whose_caller_is_gone_does_not_happen() {
     // Asked after it, so answered after it.
     assert!(matches!(acquire(&store, &claim("last")).await, Ok(Attempt::Granted(_))));
     let names: i64 = sql.query_row("SELECT count(*) FROM lock WHERE name = x'676f6e65'", [], |row| row.get(0)).unwrap();
-    assert_eq!(names, 0, "nobody asks for it any more");
+    assert_eq!(names, 0, "no keeper asks for it any more");
 }
