@@ -225,8 +225,11 @@ impl<T: 'static> Drop for Sent<T> {
     fn drop(&mut self) {
         let Some(request) = self.request.take() else { return };
         let (faults, op) = (self.faults.clone(), self.op);
-        // Needs nobody's runtime: the test's own executor may be the one that is gone.
+        // A thread of its own, because the test's executor may be the one that is gone. While it lives, the store's call may
+        // use it.
+        let runtime = tokio::runtime::Handle::try_current().ok();
         let deliver = move || {
+            let _inside = runtime.as_ref().map(tokio::runtime::Handle::enter);
             crate::blocking::block_on(async {
                 faults.until(|| !faults.plan(op).hold_request).await;
                 request.await;
