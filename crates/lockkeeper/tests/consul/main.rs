@@ -6,3 +6,4 @@ mod interop;
 mod lost;
 mod replies;
 mod servers;
+mod silent;
