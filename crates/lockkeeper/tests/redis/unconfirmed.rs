@@ -89,6 +89,6 @@ async fn a_waiter_whose_grant_stays_unconfirmed_leaves_the_lock_free() {
         group.in_step(1);
         taken(&waiter, "job").await.release().await.expect("released");
         drop((holder, waiter));
-        eventually(SOON, "nobody watches", || group.primary.info("tracking_total_keys").unwrap() == "0");
+        eventually(SOON, "no client watches", || group.primary.info("tracking_total_keys").unwrap() == "0");
     }
 }

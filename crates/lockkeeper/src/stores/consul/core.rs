@@ -326,7 +326,7 @@ impl Core {
         lock(&self.cancelled).retain(|_, since| now.since(*since) < REMEMBERED);
     }
 
-    /// Claims that nobody wants any more and whose end the server has not confirmed.
+    /// Claims that were given up and whose end the server has not confirmed.
     pub(super) fn left_behind(&self, session: &Session) -> Vec<(HolderId, Seat)> {
         let now = system_now();
         // Not those whose release is still repeated.

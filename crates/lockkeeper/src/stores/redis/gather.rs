@@ -69,8 +69,8 @@ pub(in crate::stores) async fn send(line: &mut Line, commands: Vec<Cmd>) -> Vec<
         Some(gather) => {
             let before = gather.under_way.fetch_add(1, Ordering::Relaxed);
             let _flight = Flight(&gather.under_way);
-            // Only while nothing is under way: a call must not overtake one that is still being gathered. Whoever takes
-            // back what an acquire has won relies on it.
+            // Only while nothing is under way: a call must not overtake one that is still being gathered. A call
+            // that takes back what an acquire has won relies on it.
             if before == 0 { send_now(connection, commands).await } else { gather.send(commands).await }
         }
     };

@@ -273,7 +273,7 @@ impl Core {
         self.edit(holder, |seat| seat.leaving = seat.leaving.or(Some(system_now())));
     }
 
-    /// Claims that nobody wants any more and whose end the server has not confirmed; and those that were not renewed in
+    /// Claims that were given up and whose end the server has not confirmed; and those that were not renewed in
     /// time. Their guards are lost by the clock, and the keeper would have released them if its thread did not hang.
     pub(super) fn leaving(&self, session: &Arc<Session>) -> Vec<At> {
         let mut seats = lock(&self.seats);
