@@ -5,7 +5,7 @@ use crate::engine::{Engine, Leftover};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::Lock;
 use crate::name::LockName;
-use crate::register::{Entry, Pass, Written};
+use crate::register::{Entry, Pass, Register, Written};
 use crate::store::{Break, Cursor, Guarantee, Note, Page, Record, Store, StoreInfo};
 use crate::token::Token;
 use std::fmt;
@@ -151,7 +151,8 @@ impl Keeper {
         let (key, pass) = (self.inner.full_name(key.as_ref())?, pass.clone());
         self.inner.engine.check_fork()?;
         let (name, shown) = (key.clone(), pass.token);
-        let entry = self.inner.engine.ask_store(move |s| Box::pin(async move { s.enter(&key, &pass).await })).await;
+        let entry =
+            self.inner.engine.ask_store(move |s| Box::pin(async move { registers(s)?.enter(&key, &pass).await })).await;
         match entry.map_err(|e| self.during(e, "enter"))? {
             Entry::Entered(value) => Ok(value),
             Entry::Stale { seen } => Err(self.stale("enter", &name, shown, seen)),
@@ -166,8 +167,10 @@ impl Keeper {
         let (key, pass, value) = (self.inner.full_name(key.as_ref())?, pass.clone(), value.to_vec());
         self.inner.engine.check_fork()?;
         let (name, shown) = (key.clone(), pass.token);
-        let call =
-            self.inner.engine.ask_store(move |s| Box::pin(async move { s.write(&key, &pass, &value, ttl).await }));
+        let call = self
+            .inner
+            .engine
+            .ask_store(move |s| Box::pin(async move { registers(s)?.write(&key, &pass, &value, ttl).await }));
         match call.await.map_err(|e| self.during(e, "write"))? {
             Written::Written => Ok(()),
             Written::Stale { seen } => Err(self.stale("write", &name, shown, seen)),
@@ -181,12 +184,12 @@ impl Keeper {
     pub async fn read(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let key = self.inner.full_name(key.as_ref())?;
         self.inner.engine.check_fork()?;
-        let value = self.inner.engine.ask_store(move |s| Box::pin(async move { s.read(&key).await })).await;
+        let value = self.inner.engine.ask_store(move |s| Box::pin(async move { registers(s)?.read(&key).await })).await;
         value.map_err(|e| self.during(e, "read"))
     }
 
     fn stale(&self, op: &'static str, key: &LockName, shown: Token, seen: Token) -> Error {
-        crate::engine::metrics::fence_rejected("register");
+        crate::metrics::fence_rejected("register");
         let text = format!("token {shown} is stale: the fence of '{key}' has seen {seen}, a later holder was here");
         self.during(Error::new(ErrorKind::Stale, text), op)
     }
@@ -350,6 +353,16 @@ impl fmt::Debug for Builder {
         // Not the URL: it may hold a password.
         f.debug_struct("Builder").field("ttl", &self.ttl).finish_non_exhaustive()
     }
+}
+
+/// The store's registers.
+fn registers(store: &dyn Store) -> Result<&dyn Register> {
+    store.registers().ok_or_else(|| {
+        let scheme = store.info().scheme;
+        Error::unsupported(format!(
+            "{scheme} keeps no registers; a redis://, postgres://, etcd:// or sqlite: URL has them"
+        ))
+    })
 }
 
 /// Refuses a TTL the store cannot keep, with the allowed range.

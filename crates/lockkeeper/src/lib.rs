@@ -69,17 +69,18 @@ mod lock;
 mod log;
 #[doc(hidden)]
 pub mod machine;
+mod metrics;
 pub mod name;
 pub mod optimistic;
-mod record;
+mod redis_slots;
 pub mod register;
 #[doc(hidden)]
 pub mod similar;
-mod slots;
 pub mod store;
 pub mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod timing;
 pub mod token;
 #[cfg(any(feature = "postgres", feature = "transaction-tokio-postgres-0_7"))]
 pub mod transaction;

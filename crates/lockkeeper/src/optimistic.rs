@@ -4,8 +4,9 @@
 //! changes no row when the version has moved on. [`retry_on_conflict`] repeats the whole read-think-write, with pauses
 //! that grow and differ, and with an end.
 
-use crate::engine::{back_off, metrics};
 use crate::error::{Error, ErrorKind, Result};
+use crate::metrics;
+use crate::timing::back_off;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle};

@@ -48,8 +48,11 @@ pub(crate) fn compares(key: &LockName, guard: &LockName, lock: &LockName) -> Res
     )))
 }
 
-/// Refuses a value that is too large, with the limit in the sentence.
-pub(crate) fn check_value(value: &[u8]) -> Result<()> {
+/// Refuses a value that is too large: what [`Register::write`] begins with.
+///
+/// # Errors
+/// `InvalidConfig`, with the size and the limit.
+pub fn check_value(value: &[u8]) -> Result<()> {
     if value.len() <= MAX_VALUE {
         return Ok(());
     }
@@ -63,7 +66,7 @@ pub(crate) fn check_value(value: &[u8]) -> Result<()> {
 ///
 /// **`ttl` ends the value, never the fence**: the fence of a key is remembered for at least 24 hours after its last use.
 #[async_trait]
-pub trait Register {
+pub trait Register: Send + Sync {
     /// Raises the fence to `pass`, then reads, in one step: call it before the first read of the protected work.
     async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry>;
 

@@ -4,8 +4,8 @@
 
 use async_trait::async_trait;
 use lockkeeper::conformance_suite;
-use lockkeeper::register::{Entry, Pass, Register, Written};
-use lockkeeper::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal, StoreInfo};
+use lockkeeper::register::Register;
+use lockkeeper::store::{Attempt, Break, Claim, Cursor, Page, Record, Release, Renewal, Sink, StoreInfo};
 use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::{Error, LockName, Mode, Result, Store, Token};
 use std::sync::Arc;
@@ -88,8 +88,14 @@ impl Store for Front {
         self.call(async move { back.release(&claims).await }).await
     }
 
-    async fn next_event(&self) -> Event {
-        if self.far { self.back.next_event().await } else { std::future::pending().await }
+    async fn tend(&self, events: Sink) {
+        if self.far {
+            self.back.tend(events).await;
+        }
+    }
+
+    fn registers(&self) -> Option<&dyn Register> {
+        self.back.registers()
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
@@ -102,20 +108,5 @@ impl Store for Front {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.back.break_lock(name, token).await
-    }
-}
-
-#[async_trait]
-impl Register for Front {
-    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
-        self.back.enter(key, pass).await
-    }
-
-    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
-        self.back.write(key, pass, value, ttl).await
-    }
-
-    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
-        self.back.read(key).await
     }
 }

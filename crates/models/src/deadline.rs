@@ -8,8 +8,8 @@ use crate::claim;
 use lockkeeper::HolderId;
 use lockkeeper::clock::Stamp;
 use lockkeeper::machine::hold::{self, Hold, Phase};
+use lockkeeper::machine::slot::{At, Slot};
 use lockkeeper::store::{Attempt, Grant, LossReason, Renewal};
-use lockkeeper::stores::slot::{At, Slot};
 use stateright::{Model, Property};
 use std::time::Duration;
 

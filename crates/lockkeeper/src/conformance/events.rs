@@ -1,9 +1,10 @@
-//! What `next_event` tells of hand-overs. Events are hints and may be lost, so a case listens to several.
+//! What `tend` tells of hand-overs. Events are hints and may be lost, so a case listens to several.
 
 use super::Subject;
 use super::kit::{Hand, drift, fresh_name, long, one, open, sleep_until};
 use crate::clock::{Stamp, system_now};
 use crate::store::{Event, Grant, Store, StoreInfo};
+use crate::testing::Listener;
 use crate::{HolderId, LockName};
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,7 +129,10 @@ impl Ears {
     fn of(store: &Arc<dyn Store>) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
         let store = store.clone();
-        let task = tokio::spawn(async move { while sender.send(store.next_event().await).is_ok() {} });
+        let task = tokio::spawn(async move {
+            let mut listener = Listener::of(&*store);
+            while sender.send(listener.next().await).is_ok() {}
+        });
         Self { events, task }
     }
 

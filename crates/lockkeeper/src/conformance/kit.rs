@@ -2,6 +2,7 @@
 
 use super::Subject;
 use crate::clock::{Stamp, system_now};
+use crate::register::Register;
 use crate::store::{Attempt, Claim, Grant, Held, LossReason, Mode, Note, Release, Renewal, Store, StoreInfo};
 use crate::{ErrorKind, HolderId, LockName, Result, Token};
 use std::sync::Arc;
@@ -282,4 +283,9 @@ impl Hand {
             assert!(!self.store.info().decisive && system_now() < end, "{self:?} should have nothing to end");
         }
     }
+}
+
+/// The registers of a store whose case asked for them.
+pub(super) fn register_of(store: &Arc<dyn Store>) -> &dyn Register {
+    store.registers().expect("the case needs registers")
 }

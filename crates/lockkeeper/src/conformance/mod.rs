@@ -38,7 +38,7 @@ pub mod tokens;
 
 pub use detour::{Detour, Way};
 
-use crate::store::{Expiry, Store, StoreInfo};
+use crate::store::{Expiry, Store};
 use async_trait::async_trait;
 use std::future::Future;
 use std::pin::Pin;
@@ -105,7 +105,8 @@ pub enum Need {
 
 impl Need {
     /// Why a case that needs this is skipped on such a store; `None` when the store has it.
-    fn missing(self, info: &StoreInfo, subject: &dyn Subject) -> Option<&'static str> {
+    fn missing(self, store: &dyn Store, subject: &dyn Subject) -> Option<&'static str> {
+        let info = store.info();
         let (there, why) = match self {
             Self::Lease => (info.expiry == Expiry::Lease, "its claims have no lease of their own that the store ends"),
             Self::Tombstone => (info.expiry != Expiry::Session, "its session ends what no claim owns"),
@@ -113,7 +114,7 @@ impl Need {
             Self::Shared => (info.shared, "it has no shared mode"),
             Self::Permits => (info.permits, "it has no permits"),
             Self::Push => (info.push, "it does not push hand-overs"),
-            Self::Registers => (info.registers, "it keeps no registers"),
+            Self::Registers => (store.registers().is_some(), "it keeps no registers"),
             Self::Restart => (subject.restart().is_some(), "it cannot be restarted with its data kept"),
             Self::Detour => (subject.detour().is_some(), "its calls cannot be held up on their way"),
         };
@@ -134,8 +135,8 @@ pub struct Case {
 
 /// Cases that are left out on this store, each with the reason, in the order of [`CASES`].
 pub async fn skip_table(subject: &dyn Subject) -> Vec<(&'static str, &'static str)> {
-    let info = subject.open().await.info();
-    let skip = |case: &Case| Some((case.name, case.needs.iter().find_map(|need| need.missing(&info, subject))?));
+    let store = subject.open().await;
+    let skip = |case: &Case| Some((case.name, case.needs.iter().find_map(|need| need.missing(&*store, subject))?));
     CASES.iter().filter_map(skip).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Names are bytes: different ones never exclude each other, equal ones always do, and each comes back exact.
 
 use super::Subject;
-use super::kit::{Hand, fresh_holder, long, name, nonce, open, patience, token};
+use super::kit::{Hand, fresh_holder, long, name, nonce, open, patience, register_of, token};
 use crate::register::{Entry, Pass, Written};
 use crate::store::{Attempt, Claim, Store, StoreInfo};
 use crate::{ErrorKind, LockName};
@@ -214,12 +214,12 @@ pub async fn registers_keep_names_apart(subject: &dyn Subject) {
     let pass = |name: &LockName| Pass::new(name.clone(), token(7), fresh_holder());
     for (i, name) in names.iter().enumerate() {
         let (value, pass) = (format!("number {i}"), pass(name));
-        assert_eq!(a.enter(name, &pass).await.ok(), Some(Entry::Entered(None)), "{name:?} is another's");
+        assert_eq!(register_of(&a).enter(name, &pass).await.ok(), Some(Entry::Entered(None)), "{name:?} is another's");
         let ttl = Some(std::time::Duration::from_secs(60));
-        assert_eq!(a.write(name, &pass, value.as_bytes(), ttl).await.ok(), Some(Written::Written));
+        assert_eq!(register_of(&a).write(name, &pass, value.as_bytes(), ttl).await.ok(), Some(Written::Written));
     }
     for (i, name) in names.iter().enumerate() {
-        let value = b.read(name).await.expect("read");
+        let value = register_of(&b).read(name).await.expect("read");
         assert_eq!(value, Some(format!("number {i}").into_bytes()), "{name:?}");
     }
 }

@@ -2,7 +2,8 @@
 
 use super::Subject;
 use super::kit::{
-    Hand, Round, eventually, fresh_holder, fresh_name, long, open, patience, short, sleep_until, token, unspoiled,
+    Hand, Round, eventually, fresh_holder, fresh_name, long, open, patience, register_of, short, sleep_until, token,
+    unspoiled,
 };
 use crate::clock::system_now;
 use crate::register::{Entry, MAX_VALUE, Pass, Written};
@@ -20,15 +21,15 @@ fn key() -> (LockName, impl Fn(u64) -> Pass) {
 }
 
 async fn enter(store: &Arc<dyn Store>, key: &LockName, pass: &Pass) -> Entry {
-    store.enter(key, pass).await.unwrap_or_else(|e| panic!("{pass:?} could not enter: {e}"))
+    register_of(store).enter(key, pass).await.unwrap_or_else(|e| panic!("{pass:?} could not enter: {e}"))
 }
 
 async fn write(store: &Arc<dyn Store>, key: &LockName, pass: &Pass, value: &[u8]) -> Written {
-    store.write(key, pass, value, None).await.unwrap_or_else(|e| panic!("{pass:?} could not write: {e}"))
+    register_of(store).write(key, pass, value, None).await.unwrap_or_else(|e| panic!("{pass:?} could not write: {e}"))
 }
 
 async fn read(store: &Arc<dyn Store>, key: &LockName) -> Option<Vec<u8>> {
-    store.read(key).await.unwrap_or_else(|e| panic!("{key:?} could not be read: {e}"))
+    register_of(store).read(key).await.unwrap_or_else(|e| panic!("{key:?} could not be read: {e}"))
 }
 
 fn value(bytes: &[u8]) -> Option<Vec<u8>> {
@@ -114,7 +115,7 @@ pub async fn the_ttl_ends_the_value_not_the_fence(subject: &dyn Subject) {
         let (key, pass) = key();
         let (old, new) = (pass(50), pass(51));
         let sent = system_now();
-        assert_eq!(a.write(&key, &new, b"brief", Some(ttl)).await.expect("answered"), Written::Written);
+        assert_eq!(register_of(&a).write(&key, &new, b"brief", Some(ttl)).await.expect("answered"), Written::Written);
         let seen = read(&b, &key).await;
         if seen.is_none() {
             assert!(system_now().since(sent) >= ttl, "the value ended too early");
@@ -135,7 +136,7 @@ pub async fn a_later_write_ends_the_earlier_ttl(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let (key, pass) = key();
     let pass = pass(60);
-    a.write(&key, &pass, b"brief", Some(short(&info))).await.expect("answered");
+    register_of(&a).write(&key, &pass, b"brief", Some(short(&info))).await.expect("answered");
     write(&a, &key, &pass, b"kept").await;
     sleep_until(system_now().after(short(&info) * 2 + Duration::from_millis(100))).await;
     assert_eq!(read(&b, &key).await, value(b"kept"));
@@ -147,7 +148,7 @@ pub async fn a_value_too_large_is_refused(subject: &dyn Subject) {
     let (key, pass) = key();
     let first = pass(70);
     write(&a, &key, &first, b"small").await;
-    let answer = a.write(&key, &pass(71), &vec![b'x'; MAX_VALUE + 1], None).await;
+    let answer = register_of(&a).write(&key, &pass(71), &vec![b'x'; MAX_VALUE + 1], None).await;
     assert_eq!(answer.map_err(|e| e.kind()), Err(ErrorKind::InvalidConfig));
     assert_eq!(enter(&b, &key, &first).await, Entry::Entered(value(b"small")), "the fence was not raised");
 }
@@ -159,8 +160,11 @@ pub async fn another_locks_pass_is_refused(subject: &dyn Subject) {
     let mine = pass(80);
     write(&a, &key, &mine, b"mine").await;
     let foreign = Pass::new(fresh_name("other"), token(1_000_000), mine.holder);
-    assert_eq!(b.enter(&key, &foreign).await.map_err(|e| e.kind()), Err(ErrorKind::InvalidConfig));
-    assert_eq!(b.write(&key, &foreign, b"x", None).await.map_err(|e| e.kind()), Err(ErrorKind::InvalidConfig));
+    assert_eq!(register_of(&b).enter(&key, &foreign).await.map_err(|e| e.kind()), Err(ErrorKind::InvalidConfig));
+    assert_eq!(
+        register_of(&b).write(&key, &foreign, b"x", None).await.map_err(|e| e.kind()),
+        Err(ErrorKind::InvalidConfig)
+    );
     assert_eq!(enter(&a, &key, &mine).await, Entry::Entered(value(b"mine")));
 }
 

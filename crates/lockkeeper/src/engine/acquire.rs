@@ -3,10 +3,10 @@
 use super::Engine;
 use super::alarm::{self, Alarm};
 use super::cell::Cell;
-use super::metrics::Metrics;
 use super::state::{Spec, Turn};
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::Metrics;
 use crate::store::{Attempt, Claim, Held};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

@@ -10,14 +10,12 @@
 mod acquire;
 mod alarm;
 pub(crate) mod cell;
-pub(crate) mod metrics;
 mod state;
 mod upkeep;
 mod wait;
 
 pub(crate) use alarm::Alarm;
 pub(crate) use state::Spec;
-pub(crate) use wait::back_off;
 
 use crate::clock::{Clock, Stamp};
 use crate::error::{Error, ErrorKind, Result};
@@ -36,7 +34,7 @@ pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) info: StoreInfo,
     pub(crate) clock: Clock,
-    pub(crate) metrics: metrics::Metrics,
+    pub(crate) metrics: crate::metrics::Metrics,
     state: Mutex<State>,
     /// Rings when the thread should look again.
     bell: Notify,

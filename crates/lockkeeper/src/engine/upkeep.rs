@@ -1,11 +1,11 @@
-//! The keeper's thread: one timer queue, one event stream, batches of whatever is due.
+//! The keeper's thread: one timer queue, the store's own work (`tend`), batches of all that is due.
 
 use super::alarm;
-use super::metrics::Metrics;
 use super::state::{Life, State, Work};
 use super::{Engine, Notify};
 use crate::clock::{Clock, Sleeper, Stamp};
 use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::Metrics;
 use crate::store::{Claim, LossReason, Sink, Store};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -35,12 +35,6 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
         runtime: runtime.handle().clone(),
         pid: std::process::id(),
     });
-    let told = Arc::downgrade(&engine);
-    engine.store.tell_to(Sink::new(move |event| {
-        if let Some(engine) = told.upgrade() {
-            engine.with_state(|s| s.event(event, engine.clock.now()));
-        }
-    }));
     let upkeep = Upkeep(engine.clone());
     std::thread::Builder::new()
         .name("lockkeeper".into())
@@ -68,8 +62,13 @@ impl Upkeep {
         let engine = &self.0;
         let sleeper = Sleeper::new();
         let store = engine.store.clone();
-        // Kept across rounds: a store need not expect its event stream to be dropped half-way.
-        let mut event = store.next_event();
+        let told = Arc::downgrade(engine);
+        let mut tending = std::pin::pin!(store.tend(Sink::new(move |event| {
+            if let Some(engine) = told.upgrade() {
+                engine.with_state(|s| s.event(event, engine.clock.now()));
+            }
+        })));
+        let mut tended = false;
         loop {
             let now = engine.clock.now();
             let Some((work, next)) = engine.with_state(|s| s.round(now)) else { break };
@@ -77,10 +76,7 @@ impl Upkeep {
             tokio::select! {
                 biased;
                 () = engine.bell.notified() => {}
-                hint = &mut event => {
-                    engine.with_state(|s| s.event(hint, engine.clock.now()));
-                    event = store.next_event();
-                }
+                () = &mut tending, if !tended => tended = true,
                 () = sleeper.until(&engine.clock, next) => {}
             }
         }

@@ -3,6 +3,7 @@
 use crate::clock::Stamp;
 use crate::error::Error;
 use crate::store::{Claim, Held};
+use crate::timing::{back_off, jitter};
 use std::time::Duration;
 
 /// A claim in line.
@@ -148,17 +149,7 @@ impl Ending {
     }
 }
 
-/// Exponential, with full jitter on the upper half, so that repeats of many processes do not meet.
-pub(crate) fn back_off(first: Duration, times: u32, most: Duration) -> Duration {
-    let step = first.saturating_mul(1 << times.min(16)).min(most.max(first));
-    step / 2 + jitter(step / 2)
-}
-
-/// Not all who wait at the same moment; a store may say that a lease never ends.
+/// Waiters of one lease do not all ask at the same moment. Saturating, because a store may say that a lease never ends.
 fn shortly_after(left: Duration) -> Duration {
     left.saturating_add(jitter(Duration::from_millis(10)))
-}
-
-fn jitter(most: Duration) -> Duration {
-    most.mul_f64(fastrand::f64())
 }

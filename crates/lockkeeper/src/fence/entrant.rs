@@ -156,7 +156,7 @@ impl<E> FenceError<E> {
     )]
     pub(super) fn refused(fence: &'static str, refusal: Refusal, message: impl Into<String>) -> Self {
         if refusal == Refusal::Stale {
-            crate::engine::metrics::fence_rejected(fence);
+            crate::metrics::fence_rejected(fence);
         }
         Self::Refused { refusal, message: message.into() }
     }

@@ -17,9 +17,9 @@ pub mod sqlite;
 pub use entrant::{Entrant, FenceError, Refusal};
 pub use marks::Marks;
 
-use crate::engine::metrics;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Lease;
+use crate::metrics;
 use crate::name::LockName;
 use crate::register::Pass;
 use crate::store::Mode;

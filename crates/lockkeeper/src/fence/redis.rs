@@ -14,7 +14,7 @@
 use super::Refusal;
 #[cfg(feature = "fence-redis-1")]
 use super::{Entrant, FenceError};
-use crate::slots::companion;
+use crate::redis_slots::companion;
 use std::time::Duration;
 
 /// The script.
@@ -122,7 +122,7 @@ pub(super) fn says_stale(error: &(dyn std::error::Error + 'static)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slots::{SLOTS, crc16, tag};
+    use crate::redis_slots::{SLOTS, crc16, tag};
 
     #[test]
     fn a_fence_is_in_the_slot_of_its_value() {

@@ -67,9 +67,7 @@ pub struct StoreInfo {
     pub shared: bool,
     /// Whether `Permit` works. Default: no.
     pub permits: bool,
-    /// Whether names are kept as they are (`true`) or as a hash beside the full name.
-    pub exact_names: bool,
-    /// Whether `next_event` tells of hand-overs. Default: no.
+    /// Whether [`tend`](super::Store::tend) tells of hand-overs. Default: no.
     pub push: bool,
     /// Whether calls made in one runtime reach the store in the order they were made. Default: no. With `queue` too, the
     /// next task of a keeper asks while the release before it is still under way; a call that is overtaken all the same
@@ -77,8 +75,6 @@ pub struct StoreInfo {
     pub ordered: bool,
     /// Whether the store is this process's own memory: ids need not be random.
     pub local: bool,
-    /// Whether it keeps registers. Default: yes.
-    pub registers: bool,
     /// Whether of several claims that find a free lock at the same moment one is always granted. Default: yes; where
     /// votes can split, all may be refused and must ask again. There a release may also be answered before every server has
     /// carried it out.
@@ -96,7 +92,7 @@ pub struct StoreInfo {
 }
 
 impl StoreInfo {
-    /// The plainest store: lease expiry, Exclusive only, no queue, exact names, TTL 1 s to 30 days, calls anywhere.
+    /// The plainest store: lease expiry, Exclusive only, no queue, TTL 1 s to 30 days, calls anywhere.
     pub fn new(scheme: &'static str, guarantee: Guarantee) -> Self {
         Self {
             scheme,
@@ -106,11 +102,9 @@ impl StoreInfo {
             queue: false,
             shared: false,
             permits: false,
-            exact_names: true,
             push: false,
             ordered: false,
             local: false,
-            registers: true,
             decisive: true,
             runtime: Runtime::Any,
             ttl_floor: Duration::from_secs(1),
@@ -118,6 +112,91 @@ impl StoreInfo {
             ttl_factor: 1,
             hand_over_slack: Duration::from_secs(1),
         }
+    }
+
+    /// Says where its servers are: `host:port`, several with commas between them, never a login.
+    #[must_use]
+    pub fn servers(mut self, servers: impl Into<String>) -> Self {
+        self.servers = servers.into();
+        self
+    }
+
+    /// Says how claims end by themselves.
+    #[must_use]
+    pub fn expiry(mut self, expiry: Expiry) -> Self {
+        self.expiry = expiry;
+        self
+    }
+
+    /// Waiters queue in the store, first come first served.
+    #[must_use]
+    pub fn queue(mut self) -> Self {
+        self.queue = true;
+        self
+    }
+
+    /// `Shared` works.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.shared = true;
+        self
+    }
+
+    /// `Permit` works.
+    #[must_use]
+    pub fn permits(mut self) -> Self {
+        self.permits = true;
+        self
+    }
+
+    /// [`tend`](super::Store::tend) tells of hand-overs.
+    #[must_use]
+    pub fn push(mut self) -> Self {
+        self.push = true;
+        self
+    }
+
+    /// Calls made in one runtime reach the store in the order they were made.
+    #[must_use]
+    pub fn ordered(mut self) -> Self {
+        self.ordered = true;
+        self
+    }
+
+    /// The store is this process's own memory.
+    #[must_use]
+    pub fn local(mut self) -> Self {
+        self.local = true;
+        self
+    }
+
+    /// Of several claims that find a free lock at the same moment, all may be refused.
+    #[must_use]
+    pub fn votes_can_split(mut self) -> Self {
+        self.decisive = false;
+        self
+    }
+
+    /// Says where calls may run.
+    #[must_use]
+    pub fn runtime(mut self, runtime: Runtime) -> Self {
+        self.runtime = runtime;
+        self
+    }
+
+    /// Says the shortest and the longest TTL.
+    #[must_use]
+    pub fn ttl(mut self, floor: Duration, ceiling: Duration) -> Self {
+        (self.ttl_floor, self.ttl_ceiling) = (floor, ceiling);
+        self
+    }
+
+    /// Says for how many times the TTL the store may believe in a holder that has crashed, and how much longer that can
+    /// keep others waiting at worst.
+    #[must_use]
+    pub fn hand_over(mut self, ttl_factor: u32, slack: Duration) -> Self {
+        (self.ttl_factor, self.hand_over_slack) = (ttl_factor, slack);
+        self
     }
 
     /// Names the store in an error of one of its calls, and its servers where the error is about them.

@@ -1,16 +1,18 @@
 //! Locks within one process, in a map. The store to read first: every other one keeps the same contract.
 //!
-//! - **Layout**: a [`Slot`] per name in use; a name nobody holds or waits for takes no memory.
+//! - **Layout**: a [`Slot`] per name in use; a name without holders and waiters takes no memory.
 //! - **Guarantee**: `Process`. Everything is gone with the process; tokens still rise, because they follow the wall clock.
 //! - **Time**: the claim's stamp, since caller and store share one clock.
 //! - **Hand-over**: a release grants to the head of the queue in the same step and pushes the grant to its keeper.
 
-use super::slot::{At, Slot};
 use crate::clock::{Clock, Stamp};
 use crate::error::Result;
 use crate::name::LockName;
 use crate::register::{Entry, FENCE_LIFE, Pass, Register, Written, check_value};
-use crate::store::{Attempt, Break, Claim, Cursor, Event, Guarantee, Page, Record, Release, Renewal, Store, StoreInfo};
+use crate::store::slot::{At, Slot};
+use crate::store::{
+    Attempt, Break, Claim, Cursor, Event, Guarantee, Page, Record, Release, Renewal, Sink, Store, StoreInfo,
+};
 use crate::token::Token;
 use async_trait::async_trait;
 use std::collections::HashMap;
@@ -18,9 +20,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
-
-/// How many locks a page of a listing holds.
-const PAGE: usize = 100;
 
 /// A map of locks; see the [module](self).
 #[derive(Debug)]
@@ -100,7 +99,7 @@ impl MemoryStore {
         At { now, wall_us: self.shared.wall_offset.wrapping_add(now.as_micros()), keeper: self.keeper }
     }
 
-    /// Runs one step on the slot of `name` and tells whoever was let in by it.
+    /// Runs one step on the slot of `name` and tells the keepers whose waiters it let in.
     fn step<T>(&self, tables: &mut Tables, name: &LockName, act: impl FnOnce(&mut Slot) -> Result<T>) -> Result<T> {
         let floor = tables.token_floor;
         let slot = tables.slots.entry(name.clone()).or_insert_with(|| Slot { token: floor, ..Slot::default() });
@@ -189,11 +188,15 @@ impl Store for MemoryStore {
         self.batch(claims, Slot::release)
     }
 
-    async fn next_event(&self) -> Event {
-        match self.events.lock().await.recv().await {
-            Some(event) => event,
-            None => std::future::pending().await,
+    async fn tend(&self, events: Sink) {
+        let mut told = self.events.lock().await;
+        while let Some(event) = told.recv().await {
+            events.tell(event);
         }
+    }
+
+    fn registers(&self) -> Option<&dyn Register> {
+        Some(self)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
@@ -212,10 +215,7 @@ impl Store for MemoryStore {
             .filter_map(|(name, slot)| slot.record(name, now))
             .collect();
         records.sort_by(|a, b| a.name.cmp(&b.name));
-        let more = records.len() > PAGE;
-        records.truncate(PAGE);
-        let next = records.last().filter(|_| more).map(|last| Cursor(last.name.as_bytes().to_vec()));
-        Ok(Page { records, next })
+        Ok(Page::of(records))
     }
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {

@@ -1,4 +1,4 @@
-//! The stores, one file or folder each; `slot` and `shared` are for all of them.
+//! The stores, one file or folder each; `shared` is for all of them.
 
 #[cfg(feature = "consul")]
 pub mod consul;
@@ -13,7 +13,6 @@ pub mod postgres;
 pub mod redis;
 pub mod redlock;
 mod shared;
-pub mod slot;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "zookeeper")]

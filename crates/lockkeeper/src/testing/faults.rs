@@ -4,14 +4,13 @@
 
 use crate::error::{Error, Result};
 use crate::name::LockName;
-use crate::register::{Entry, Pass, Register, Written};
-use crate::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal, Sink, Store, StoreInfo};
+use crate::register::Register;
+use crate::store::{Attempt, Break, Claim, Cursor, Page, Record, Release, Renewal, Sink, Store, StoreInfo};
 use crate::token::Token;
 use async_trait::async_trait;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Which calls a fault concerns.
@@ -259,22 +258,18 @@ impl Store for FaultyStore {
         self.call(Op::Release, claims, |s, c| Box::pin(async move { s.release(&c).await })).await
     }
 
-    async fn next_event(&self) -> Event {
-        loop {
-            let event = self.inner.next_event().await;
-            if !self.faults.0.deaf.load(Ordering::Acquire) {
-                return event;
+    async fn tend(&self, events: Sink) {
+        let faults = self.faults.clone();
+        let hears = Sink::new(move |event| {
+            if !faults.0.deaf.load(Ordering::Acquire) {
+                events.tell(event);
             }
-        }
+        });
+        self.inner.tend(hears).await;
     }
 
-    fn tell_to(&self, sink: Sink) {
-        let faults = self.faults.clone();
-        self.inner.tell_to(Sink::new(move |event| {
-            if !faults.0.deaf.load(Ordering::Acquire) {
-                sink.tell(event);
-            }
-        }));
+    fn registers(&self) -> Option<&dyn Register> {
+        self.inner.registers()
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
@@ -287,21 +282,6 @@ impl Store for FaultyStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.inner.break_lock(name, token).await
-    }
-}
-
-#[async_trait]
-impl Register for FaultyStore {
-    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
-        self.inner.enter(key, pass).await
-    }
-
-    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
-        self.inner.write(key, pass, value, ttl).await
-    }
-
-    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
-        self.inner.read(key).await
     }
 }
 

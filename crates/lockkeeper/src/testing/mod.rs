@@ -24,12 +24,12 @@
 //! The paused clock of tokio (`start_paused = true`, `tokio::time::advance`) does not shorten a keeper's waits: a keeper
 //! keeps time on a thread of its own, by the clock that it was built with. Without [`Clock`] a `.wait(60 s)` takes 60 s.
 
-mod clock;
 mod faults;
+mod listener;
 
-pub use clock::Clock;
-pub(crate) use clock::ManualClock;
+pub use crate::clock::manual::Clock;
 pub use faults::{Faults, FaultyStore, Op};
+pub use listener::Listener;
 
 use crate::guard::Lease;
 use crate::keeper::Keeper;

@@ -1,10 +1,9 @@
 //! A store that says, hears and breaks what no healthy one would.
 
 use async_trait::async_trait;
-use lockkeeper::register::{Entry, Written};
-use lockkeeper::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal};
+use lockkeeper::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal, Sink};
 use lockkeeper::stores::memory::MemoryStore;
-use lockkeeper::{Error, ErrorKind, LockName, Pass, Register, Result, Store, StoreInfo, Token};
+use lockkeeper::{Error, ErrorKind, LockName, Register, Result, Store, StoreInfo, Token};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -147,26 +146,27 @@ impl Store for Odd {
         self.inner.release(claims).await
     }
 
-    async fn next_event(&self) -> Event {
+    async fn tend(&self, events: Sink) {
         let mut said = self.said.lock().await;
-        loop {
-            let look = std::future::poll_fn(|_| {
-                if let Some(Hook(act)) = &mut *self.look.lock().unwrap() {
-                    act();
-                }
-                std::task::Poll::<()>::Pending
-            });
-            tokio::select! {
-                biased;
-                () = look => {}
-                word = said.recv() => match word {
-                    Some(Word::Event(event)) => return event,
-                    Some(Word::Act(act)) => act(),
-                    None => std::future::pending().await,
-                },
-                event = self.inner.next_event() => return event,
+        let look = std::future::poll_fn(|_| {
+            if let Some(Hook(act)) = &mut *self.look.lock().unwrap() {
+                act();
             }
-        }
+            std::task::Poll::<()>::Pending
+        });
+        let say = async {
+            while let Some(word) = said.recv().await {
+                match word {
+                    Word::Event(event) => events.tell(event),
+                    Word::Act(act) => act(),
+                }
+            }
+        };
+        tokio::join!(look, say, self.inner.tend(events.clone()));
+    }
+
+    fn registers(&self) -> Option<&dyn Register> {
+        self.inner.registers()
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
@@ -179,20 +179,5 @@ impl Store for Odd {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.inner.break_lock(name, token).await
-    }
-}
-
-#[async_trait]
-impl Register for Odd {
-    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
-        self.inner.enter(key, pass).await
-    }
-
-    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
-        self.inner.write(key, pass, value, ttl).await
-    }
-
-    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
-        self.inner.read(key).await
     }
 }

@@ -4,6 +4,7 @@
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim, Event, Release, Renewal, Store};
 use lockkeeper::stores::etcd::EtcdStore;
+use lockkeeper::testing::Listener;
 use lockkeeper::{HolderId, LockName, LossReason};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -168,7 +169,10 @@ async fn watches_outlive_the_login_they_began_with() {
     let (a, b) = (EtcdStore::connect(&url).await.unwrap(), Arc::new(EtcdStore::connect(&url).await.unwrap()));
     let (sender, mut events) = tokio::sync::mpsc::unbounded_channel();
     let ear = b.clone();
-    let ear = tokio::spawn(async move { while sender.send(ear.next_event().await).is_ok() {} });
+    let ear = tokio::spawn(async move {
+        let mut listener = Listener::of(&*ear);
+        while sender.send(listener.next().await).is_ok() {}
+    });
     for _ in 0..3 {
         let (mut held, mut next) = (claim("x", LONG), claim("x", LONG));
         assert!(matches!(ask(&a, &mut held).await, Attempt::Granted(_)));

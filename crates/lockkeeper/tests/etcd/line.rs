@@ -4,6 +4,7 @@
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim, Event, Grant, Note, Release, Renewal, Store};
 use lockkeeper::stores::etcd::EtcdStore;
+use lockkeeper::testing::Listener;
 use lockkeeper::{HolderId, LockName};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,8 +79,9 @@ async fn measure(server: &EtcdServer, length: usize) -> [f64; 3] {
         let store = Arc::new(EtcdStore::connect(&server.url()).await.expect("connected"));
         let (listener, sender) = (store.clone(), sender.clone());
         ears.push(tokio::spawn(async move {
+            let mut events = Listener::of(&*listener);
             loop {
-                if let Event::Wake(_) = listener.next_event().await
+                if let Event::Wake(_) = events.next().await
                     && sender.send(keeper).is_err()
                 {
                     return;

@@ -6,6 +6,7 @@ mod trouble;
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Claim, Mode};
 use lockkeeper::stores::mysql::MysqlStore;
+use lockkeeper::testing::Listener;
 use lockkeeper::{ErrorKind, Guard, HolderId, Keeper, LockName, Store};
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -237,8 +238,9 @@ async fn a_doorbell_is_not_kept_from_those_before_us_in_line() {
     let mut streams = tokio::task::JoinSet::new();
     for store in [reader.clone(), writer.clone()] {
         streams.spawn(async move {
+            let mut events = Listener::of(&*store);
             loop {
-                store.next_event().await;
+                events.next().await;
             }
         });
     }

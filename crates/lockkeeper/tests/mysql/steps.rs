@@ -4,6 +4,7 @@
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Break, Claim, Event, Grant, Release, Renewal};
 use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
+use lockkeeper::testing::Listener;
 use lockkeeper::{ErrorKind, HolderId, LockName, LossReason, Mode, Store};
 use std::slice::from_ref;
 use std::sync::{Arc, LazyLock};
@@ -313,7 +314,7 @@ async fn a_call_that_failed_gives_back_nothing_of_a_name_that_differs_in_case() 
     if SERVER.sql("SELECT IS_FREE_LOCK('job')") == "0" {
         assert_eq!(one(store.renew(from_ref(&held)).await), Renewal::Renewed(LONG));
     } else {
-        let told = tokio::time::timeout(SOON, store.next_event()).await.expect("the holder is told");
+        let told = tokio::time::timeout(SOON, Listener::of(&store).next()).await.expect("the holder is told");
         assert_eq!(told, Event::Lost(held.holder, LossReason::SessionEnded));
     }
     assert_eq!(

@@ -311,7 +311,11 @@ async fn modes_and_registers_that_a_majority_cannot_do_are_refused() {
     let error = attempt(&store, &mut permit).await.expect_err("refused");
     assert!(error.to_string().contains("majorit"), "{error}");
     let name = LockName::new("a").expect("a name");
-    assert_eq!(lockkeeper::Register::read(&store, &name).await.expect_err("none").kind(), ErrorKind::Unsupported);
+    assert!(store.registers().is_none());
+    let keeper = lockkeeper::Keeper::new(std::sync::Arc::new(store)).expect("a keeper");
+    let error = keeper.read(&name).await.expect_err("none");
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("redlock keeps no registers"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,6 +5,7 @@
 use crate::zk::{children, queued, raw};
 use lockkeeper::store::{Attempt, Break, Claim, Event, Mode, Release, Renewal};
 use lockkeeper::stores::zookeeper::ZooKeeperStore;
+use lockkeeper::testing::Listener;
 use lockkeeper::{Keeper, LossReason, State, Store, Token};
 use std::time::{Duration, Instant};
 use testkit::{SOON, ZooKeeperServer};
@@ -157,7 +158,8 @@ async fn many_who_find_no_server_wait_for_one_answer_together() {
     let held = queued("x", Mode::Exclusive);
     asked(&store, &held).await;
     server.kill();
-    let lost = async { while store.next_event().await != Event::Lost(held.holder, LossReason::SessionEnded) {} };
+    let mut events = Listener::of(&store);
+    let lost = async { while events.next().await != Event::Lost(held.holder, LossReason::SessionEnded) {} };
     tokio::time::timeout(SOON, lost).await.expect("the session is given up");
     let (claims, began): (Vec<Claim>, _) =
         ((0..40).map(|n| queued(&n.to_string(), Mode::Exclusive)).collect(), Instant::now());

@@ -5,6 +5,7 @@ mod beliefs;
 
 use beliefs::Workers;
 use lockkeeper::store::{Attempt, Claim, Event, Mode, Note, Release};
+use lockkeeper::testing::Listener;
 use lockkeeper::{HolderId, Keeper, LockName, Store};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -120,12 +121,13 @@ pub(crate) async fn hand_overs(server: &ZooKeeperServer, store: Arc<dyn Store>, 
     }
     let count = count.min(waiters);
     let before = server.counter("zk_packets_received");
+    let mut events = Listener::of(&*store);
     for _ in 0..count {
         let holder = line.remove(0);
         let answer = store.release(&[holder]).await.remove(0).expect("answered");
         assert_eq!(answer, Release::Released);
         loop {
-            let event = tokio::time::timeout(SOON, store.next_event()).await.expect("told of the hand-over");
+            let event = tokio::time::timeout(SOON, events.next()).await.expect("told of the hand-over");
             if matches!(event, Event::Granted(holder, _) if holder == line[0].holder) {
                 break;
             }

@@ -2,7 +2,7 @@
 //! one sends. Messages are delayed, lost and overtake each other. Other clients take free nodes and leave them as they
 //! like; a holder that keeps its majority keeps all of them out, so that is the property.
 
-use lockkeeper::stores::redlock::quorum::{Ballot, Verdict, Vote, quorum};
+use lockkeeper::machine::quorum::{Ballot, Verdict, Vote, quorum};
 use stateright::{Model, Property};
 
 /// What ships, or a way to get it wrong.

@@ -9,7 +9,7 @@
 
 pub mod attempts;
 
-use lockkeeper::stores::redlock::quorum::{Ballot, Outcome, Tally, Verdict, Vote, draw, left_out_for, quorum};
+use lockkeeper::machine::quorum::{Ballot, Outcome, Tally, Verdict, Vote, draw, left_out_for, quorum};
 use stateright::{Model, Property};
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 //! code of other people, which may come back to the tables: never under their lock.
 
 use crate::engine::cell::Cell;
-use crate::engine::metrics::Metrics;
 use crate::error::Error;
 use crate::machine::hold::Phase;
+use crate::metrics::Metrics;
 use crate::name::LockName;
 use crate::store::LossReason;
 use std::sync::Arc;

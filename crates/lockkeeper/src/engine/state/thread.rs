@@ -206,7 +206,7 @@ impl State {
                     self.over(key, LossReason::SessionEnded, now);
                 }
             }
-            Event::Reconnected => {
+            Event::Disconnected | Event::Reconnected => {
                 for key in self.claims.keys().copied().collect::<Vec<_>>() {
                     self.poll_soon(key, now);
                     self.hold_step(key, hold::Input::RenewNow, now, &mut Work::default());

@@ -127,7 +127,7 @@ struct Waiter {
     freed: bool,
 }
 
-/// What `next_event` is told.
+/// What `tend` is told.
 #[derive(Debug)]
 pub(super) enum News {
     Event(Event),

@@ -1,4 +1,4 @@
-//! What `next_event` does for leases: keeps them for the next claim, sees that their end is noticed, gives back those that
+//! What `tend` does for leases: keeps them for the next claim, sees that their end is noticed, gives back those that
 //! nobody wants, and sweeps leftovers.
 
 use super::core::{ASK_LIMIT, Core};

@@ -28,7 +28,7 @@ pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
 /// How long after a call without an answer its leftovers are looked for.
 const DOUBT: Duration = Duration::from_secs(180);
 
-/// What `next_event` is told.
+/// What `tend` is told.
 #[derive(Debug)]
 pub(super) enum News {
     Event(Event),

@@ -1,4 +1,4 @@
-//! What `next_event` does on the keeper's thread: one stream of watches, and what they tell. None of it is needed for a
+//! What `tend` does on the keeper's thread: one stream of watches, and what they tell. None of it is needed for a
 //! lock to be right, only for speed: calls find out by themselves. What it does for leases is in `care.rs`.
 
 use super::acquire::BROKEN;
@@ -31,7 +31,7 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// Deletes only, as etcd numbers filters.
 const NO_PUTS: i32 = 0;
 
-/// What `next_event` reads.
+/// What `tend` reads.
 pub(super) struct Events {
     news: mpsc::UnboundedReceiver<News>,
     pending: VecDeque<Event>,

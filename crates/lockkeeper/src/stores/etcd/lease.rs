@@ -1,7 +1,7 @@
 //! A keeper's leases: granted at the first use of a TTL, kept alive, and ended with all their claims.
 //!
 //! A lease lives as long as keep-alives come: those of the engine's renewals, and while nothing is held those of
-//! `next_event`, so that an acquire finds one ready.
+//! `tend`, so that an acquire finds one ready.
 
 use super::core::{Core, MAX_OPS, News, limit, lock};
 use super::error::{Fault, unknown};

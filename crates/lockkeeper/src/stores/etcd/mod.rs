@@ -41,7 +41,7 @@ use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Store, StoreInfo,
+    Attempt, Break, Claim, Cursor, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
 };
 use crate::stores::shared::connecting;
 use crate::token::Token;
@@ -155,8 +155,15 @@ impl Store for EtcdStore {
         }
     }
 
-    async fn next_event(&self) -> Event {
-        self.events.lock().await.next(&self.core).await
+    async fn tend(&self, events: Sink) {
+        let mut stream = self.events.lock().await;
+        loop {
+            events.tell(stream.next(&self.core).await);
+        }
+    }
+
+    fn registers(&self) -> Option<&dyn Register> {
+        Some(self)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {

@@ -22,17 +22,16 @@ use super::turns::{self, literal};
 use super::{ASK_LIMIT, MysqlStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
-use crate::register::{Entry, Pass, Register, Written};
+use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Expiry, Guarantee, HolderRecord, LossReason, Mode, Page, Record, Release,
-    Renewal, Runtime, Store, StoreInfo,
+    Attempt, Break, Claim, Cursor, Expiry, Guarantee, HolderRecord, LossReason, Mode, Page, Record, Release, Renewal,
+    Runtime, Sink, Store, StoreInfo,
 };
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use mysql_async::Row;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinHandle;
 
 /// How many locks a page of a listing holds.
 const PAGE: usize = 100;
@@ -56,7 +55,6 @@ pub struct GetLockStore {
     rows: MysqlStore,
     session: Arc<tokio::sync::Mutex<Session>>,
     news: Arc<News>,
-    watcher: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl GetLockStore {
@@ -75,7 +73,7 @@ impl GetLockStore {
         let rows = MysqlStore::new(options).await?;
         let news = Arc::new(News::new());
         let session = Session::new(rows.lines.dial().clone(), news.clone());
-        Ok(Self { rows, session: Arc::new(session.into()), news, watcher: Mutex::default() })
+        Ok(Self { rows, session: Arc::new(session.into()), news })
     }
 
     fn key(&self, name: &LockName) -> Result<String> {
@@ -138,7 +136,6 @@ impl Store for GetLockStore {
         StoreInfo {
             servers: self.rows.lines.dial().options.server(),
             expiry: Expiry::Session,
-            exact_names: false,
             push: false,
             // The session lives on one connection, and that on one runtime.
             runtime: Runtime::Keeper,
@@ -179,22 +176,21 @@ impl Store for GetLockStore {
         tokio::spawn(turns::release(turn, keyed)).await.unwrap_or_else(all(claims))
     }
 
-    async fn next_event(&self) -> Event {
-        {
-            let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
-            if watcher.as_ref().is_none_or(JoinHandle::is_finished) {
-                *watcher = Some(tokio::spawn(watch(self.session.clone(), self.news.clone())));
+    async fn tend(&self, events: Sink) {
+        let watching = watch(self.session.clone(), self.news.clone());
+        let tell = async {
+            loop {
+                self.news.bell.notified().await;
+                while let Some(event) = self.news.pop() {
+                    events.tell(event);
+                }
             }
-        }
-        loop {
-            if let Some(event) = self.news.pop() {
-                return event;
-            }
-            tokio::select! {
-                () = self.news.bell.notified() => {}
-                never = self.rows.tidy() => match never {},
-            }
-        }
+        };
+        tokio::join!(watching, tell, self.rows.tidy());
+    }
+
+    fn registers(&self) -> Option<&dyn Register> {
+        Some(&self.rows)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
@@ -334,29 +330,6 @@ async fn probe(session: &tokio::sync::Mutex<Session>, id: HolderId) {
         let longest = session.longest(std::iter::empty());
         // A session that is over ends itself.
         drop(session.ask("DO 0", longest).await);
-    }
-}
-
-impl Drop for GetLockStore {
-    fn drop(&mut self) {
-        if let Some(watcher) = self.watcher.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            watcher.abort();
-        }
-    }
-}
-
-#[async_trait]
-impl Register for GetLockStore {
-    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
-        self.rows.enter(key, pass).await
-    }
-
-    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
-        self.rows.write(key, pass, value, ttl).await
-    }
-
-    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
-        self.rows.read(key).await
     }
 }
 

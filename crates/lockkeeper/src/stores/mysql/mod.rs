@@ -43,7 +43,7 @@ use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, LossReason, Mode, Page, Record, Release, Renewal, Runtime,
+    Attempt, Break, Claim, Cursor, Grant, Guarantee, LossReason, Mode, Page, Record, Release, Renewal, Runtime, Sink,
     Store, StoreInfo,
 };
 use crate::stores::shared::connecting;
@@ -235,7 +235,6 @@ impl Store for MysqlStore {
             permits: !shed,
             // Asked for, not pushed; but hand-overs are told.
             push: !shed,
-            exact_names: !shed,
             runtime: Runtime::Tokio,
             // A few commits on a busy disk, so that a renewal comes in time.
             ttl_floor: Duration::from_millis(100),
@@ -300,12 +299,18 @@ impl Store for MysqlStore {
         self.batch(Op::Release, claims, read).await
     }
 
-    async fn next_event(&self) -> Event {
-        let mut events = self.events.lock().await;
-        tokio::select! {
-            event = events.next(&self.lines, &self.waiting, self.keeper) => event,
-            never = self.tidy() => match never {},
-        }
+    async fn tend(&self, events: Sink) {
+        let mut stream = self.events.lock().await;
+        let tell = async {
+            loop {
+                events.tell(stream.next(&self.lines, &self.waiting, self.keeper).await);
+            }
+        };
+        tokio::join!(tell, self.tidy());
+    }
+
+    fn registers(&self) -> Option<&dyn Register> {
+        Some(self)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {

@@ -36,7 +36,7 @@ const ASK_LAST: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 5;
 const LOOK_EVERY: Duration = Duration::from_millis(3);
 
-/// What `next_event` reads.
+/// What `tend` reads.
 #[derive(Debug)]
 pub(super) struct Events {
     keeper: HolderId,

@@ -36,7 +36,7 @@ use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, LossReason, Mode, Page, Record, Release, Renewal, Runtime,
+    Attempt, Break, Claim, Cursor, Grant, Guarantee, LossReason, Mode, Page, Record, Release, Renewal, Runtime, Sink,
     Store, StoreInfo,
 };
 use crate::stores::shared::connecting;
@@ -246,8 +246,15 @@ impl Store for PostgresStore {
         self.batch(Op::Release, claims, read).await
     }
 
-    async fn next_event(&self) -> Event {
-        self.events.lock().await.next(self.lanes.links(), &self.waiting).await
+    async fn tend(&self, events: Sink) {
+        let mut stream = self.events.lock().await;
+        loop {
+            events.tell(stream.next(self.lanes.links(), &self.waiting).await);
+        }
+    }
+
+    fn registers(&self) -> Option<&dyn Register> {
+        Some(self)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {

@@ -20,9 +20,9 @@ use super::values::{self, Answer, Id, field, note, odd};
 use super::{PostgresStore, lanes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::{LockName, escape};
-use crate::register::{Entry, Pass, Register, Written};
+use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Grant, HolderRecord, LossReason, Mode, Page, Record, Release, Renewal, Store,
+    Attempt, Break, Claim, Cursor, Grant, HolderRecord, LossReason, Mode, Page, Record, Release, Renewal, Sink, Store,
     StoreInfo,
 };
 use crate::stores::shared::connecting;
@@ -230,7 +230,7 @@ fn only_exclusive() -> Error {
 #[async_trait]
 impl Store for ShedLockStore {
     fn info(&self) -> StoreInfo {
-        StoreInfo { queue: false, shared: false, permits: false, push: false, exact_names: false, ..self.base.info() }
+        StoreInfo { queue: false, shared: false, permits: false, push: false, ..self.base.info() }
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
@@ -293,8 +293,13 @@ impl Store for ShedLockStore {
     }
 
     /// There are none. Meanwhile rows that nothing uses are removed.
-    async fn next_event(&self) -> Event {
+    async fn tend(&self, events: Sink) {
+        drop(events);
         match self.due.tidy(|| self.clean()).await {}
+    }
+
+    fn registers(&self) -> Option<&dyn Register> {
+        Some(&self.base)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
@@ -324,20 +329,5 @@ impl Store for ShedLockStore {
             None => Ok(Break::NotHeld),
             above => Ok(Break::Broken(values::token(above).map_err(|e| e.for_lock(name))?)),
         }
-    }
-}
-
-#[async_trait]
-impl Register for ShedLockStore {
-    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
-        self.base.enter(key, pass).await
-    }
-
-    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
-        self.base.write(key, pass, value, ttl).await
-    }
-
-    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
-        self.base.read(key).await
     }
 }

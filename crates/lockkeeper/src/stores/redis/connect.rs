@@ -81,10 +81,10 @@ impl lines::Line for Line {
         &self.end.place
     }
 
-    /// Whoever was to be told on it asks.
+    /// Hints that were to come on it are lost: every waiter is to ask.
     fn gone(&self) {
         if let (Some(_), Some(sink)) = (&self.channel, self.sink.get()) {
-            sink.tell(Event::Reconnected);
+            sink.tell(Event::Disconnected);
         }
     }
 }

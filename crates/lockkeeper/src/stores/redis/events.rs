@@ -26,7 +26,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// The longest pause before connecting again.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// What `next_event` reads.
+/// What `tend` reads.
 #[derive(Debug)]
 pub(super) struct Events {
     keeper: Arc<str>,

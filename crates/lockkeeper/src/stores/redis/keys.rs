@@ -2,8 +2,8 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
-pub(in crate::stores) use crate::slots::{SLOTS, companion};
-use crate::slots::{crc16, tag};
+pub(in crate::stores) use crate::redis_slots::{SLOTS, companion};
+use crate::redis_slots::{crc16, tag};
 use crate::store::{HolderRecord, Mode, Note};
 use crate::token::Token;
 use crate::{HolderId, clock};

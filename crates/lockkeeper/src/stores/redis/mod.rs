@@ -51,8 +51,8 @@ use crate::error::Result;
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Grant, Guarantee, Held, LossReason, Mode, Page, Record, Release, Renewal,
-    Runtime, Sink, Store, StoreInfo,
+    Attempt, Break, Claim, Cursor, Grant, Guarantee, Held, LossReason, Mode, Page, Record, Release, Renewal, Runtime,
+    Sink, Store, StoreInfo,
 };
 use crate::stores::shared::connecting;
 use crate::token::{HolderId, Token};
@@ -321,12 +321,16 @@ impl Store for RedisStore {
         self.batch(claims, Step::Release, call, read).await
     }
 
-    fn tell_to(&self, sink: Sink) {
-        self.links.tell_to(sink);
+    async fn tend(&self, events: Sink) {
+        self.links.tell_to(events.clone());
+        let mut stream = self.events.lock().await;
+        loop {
+            events.tell(stream.next(&self.links, &self.queued).await);
+        }
     }
 
-    async fn next_event(&self) -> Event {
-        self.events.lock().await.next(&self.links, &self.queued).await
+    fn registers(&self) -> Option<&dyn Register> {
+        Some(self)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {

@@ -1,7 +1,7 @@
 //! How a node has been answering: a breaker that keeps a silent node from being asked all the time. It orders and bounds
 //! the asking and nothing else; a node that is not asked is a node that did not answer.
 
-use crate::engine::metrics::NodeMetrics;
+use crate::metrics::NodeMetrics;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! Locks across machines, on a majority of independent Redis or Valkey primaries (6.2 or newer).
 //!
 //! **Algorithm.** All nodes are asked at once. A claim holds when ⌊N/2⌋+1 of the *configured* N have given it the key;
-//! nodes that do not answer count as a no. The token is proposed by the claim and confirmed where it holds ([`quorum`]):
+//! nodes that do not answer count as a no. The token is proposed by the claim and confirmed where it holds ([`quorum`](crate::machine::quorum)):
 //! one round trip, or two when clocks and counters differ. A failed attempt is undone everywhere at once; a release goes
 //! to all nodes and is answered when a majority has answered; a renewal needs a majority where the key is still the
 //! claim's own, and never makes one. A node that restarted within `max_ttl` counts for nothing, unless it runs with
@@ -27,7 +27,6 @@ mod node;
 #[cfg(feature = "redlock")]
 mod people;
 #[doc(hidden)]
-pub mod quorum;
 #[cfg(feature = "redlock")]
 mod race;
 #[cfg(feature = "redlock")]

@@ -1,10 +1,10 @@
 //! The nodes: one connection per runtime and node, looked at before it is used, and questions to many nodes at once.
 
 use super::health::Health;
-use super::quorum::left_out_for;
 use super::scripts::{self, Script};
 use crate::clock::{Stamp, system_now};
 use crate::error::{Error, ErrorKind, Result};
+use crate::machine::quorum::left_out_for;
 use crate::stores::redis::check::may_evict;
 use crate::stores::redis::connect::{Line, Links};
 use crate::stores::redis::error::{is_fatal, map_err};

@@ -1,10 +1,10 @@
 //! What people see: who holds a lock, and on how many nodes.
 
 use super::node::{Ask, Fan, Nodes, is_silence};
-use super::quorum::quorum;
 use super::race::{odd, too_few, worse};
 use super::scripts::LOOK;
 use crate::error::Result;
+use crate::machine::quorum::quorum;
 use crate::name::LockName;
 use crate::store::{Cursor, Held, HolderRecord, Mode, Page, Record};
 use crate::stores::redis::keys::{exclusive, parse_holder};

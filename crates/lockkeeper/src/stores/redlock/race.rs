@@ -2,9 +2,9 @@
 
 use super::node::is_silence;
 use super::people;
-use super::quorum::{Ballot, Verdict, Vote, quorum};
 use super::scripts::{ACQUIRE, CONFIRM, RELEASE};
 use crate::error::{Error, ErrorKind, Result};
+use crate::machine::quorum::{Ballot, Verdict, Vote, quorum};
 use crate::name::LockName;
 use crate::store::{Attempt, Claim, Grant, Mode};
 use crate::stores::redis::keys::{Keys, companion, note_text};

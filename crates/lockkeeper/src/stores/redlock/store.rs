@@ -1,18 +1,17 @@
-//! The store: rounds of questions to all nodes, decided by [`quorum`](super::quorum).
+//! The store: rounds of questions to all nodes, decided by [`quorum`](crate::machine::quorum).
 
 use super::attempts::Attempts;
 use super::node::{Ask, Fan, Nodes, is_silence};
 use super::people;
-use super::quorum::{Outcome, Tally, Vote, propose, quorum};
 use super::race::{Race, Scope, TOMB_EXTRA, fields, millis, odd, release_command, tomb, too_few, worse};
 use super::scripts::{ACQUIRE, CONFIRM, RELEASE, RENEW, Script};
 use super::settings::Settings;
 use crate::clock::{system_now, wall_micros};
 use crate::error::{Error, Result};
+use crate::machine::quorum::{Outcome, Tally, Vote, propose, quorum};
 use crate::name::LockName;
-use crate::register::{Entry, Pass, Register, Written};
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Guarantee, LossReason, Note, Page, Record, Release, Renewal, Runtime, Store,
+    Attempt, Break, Claim, Cursor, Guarantee, LossReason, Note, Page, Record, Release, Renewal, Runtime, Store,
     StoreInfo,
 };
 use crate::stores::redis::keys::Keys;
@@ -258,7 +257,6 @@ impl Store for RedlockStore {
         StoreInfo {
             servers: self.nodes.list.iter().map(|node| node.label.as_str()).collect::<Vec<_>>().join(", "),
             runtime: Runtime::Tokio,
-            registers: false,
             decisive: false,
             // A few round trips on a network, so that a renewal comes in time.
             ttl_floor: Duration::from_millis(200),
@@ -305,10 +303,6 @@ impl Store for RedlockStore {
         self.tally(claims, &RELEASE, false, command, Tally::ended, answer).await
     }
 
-    async fn next_event(&self) -> Event {
-        std::future::pending().await
-    }
-
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
         Keys::of(name)?;
         Ok(people::look(&self.nodes, std::slice::from_ref(name)).await?.pop())
@@ -335,28 +329,5 @@ impl Store for RedlockStore {
             Some(Err(error)) => Err(error),
             None => Err(odd("nothing")),
         }
-    }
-}
-
-/// A register must keep its value and its fence for a day; nodes that may forget after `max_ttl` cannot.
-fn no_registers<T>() -> Result<T> {
-    Err(Error::unsupported(
-        "Redlock keeps no registers: a node that restarts empty forgets values for good, not only until leases are over",
-    )
-    .in_store("redlock"))
-}
-
-#[async_trait]
-impl Register for RedlockStore {
-    async fn enter(&self, _: &LockName, _: &Pass) -> Result<Entry> {
-        no_registers()
-    }
-
-    async fn write(&self, _: &LockName, _: &Pass, _: &[u8], _: Option<Duration>) -> Result<Written> {
-        no_registers()
-    }
-
-    async fn read(&self, _: &LockName) -> Result<Option<Vec<u8>>> {
-        no_registers()
     }
 }

@@ -50,7 +50,7 @@ use crate::lane;
 use crate::name::{LockName, escape};
 use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Guarantee, Page, Record, Release, Renewal, Runtime, Store, StoreInfo,
+    Attempt, Break, Claim, Cursor, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
 };
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
@@ -302,9 +302,15 @@ impl Store for SqliteStore {
         per_claim(claims, expect!(self.ask(Op::Release(claims.to_vec())).await, Releases))
     }
 
-    async fn next_event(&self) -> Event {
+    async fn tend(&self, events: Sink) {
         let mut watch = self.watch.lock().await;
-        watch.next(|| drop(self.send(Op::Look, false))).await
+        loop {
+            events.tell(watch.next(|| drop(self.send(Op::Look, false))).await);
+        }
+    }
+
+    fn registers(&self) -> Option<&dyn Register> {
+        Some(self)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {

@@ -3,8 +3,8 @@
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
+use crate::store::slot::{At, Holder, Slot, Tomb, Waiter};
 use crate::store::{Claim, Grant, LossReason, Mode, Note};
-use crate::stores::slot::{At, Holder, Slot, Tomb, Waiter};
 use crate::token::{HolderId, Token};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, Row, named_params};

@@ -6,8 +6,10 @@ mod faults;
 use super::steps::Steps;
 use super::*;
 use crate::clock::{Stamp, system_now};
+use crate::store::Event;
+use crate::store::slot::At;
 use crate::store::{Grant, Held, Mode, Note};
-use crate::stores::slot::At;
+use crate::testing::Listener;
 use rusqlite::Connection;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -84,8 +86,8 @@ async fn held(store: &SqliteStore, claim: &Claim) -> Held {
     }
 }
 
-async fn event(store: &SqliteStore) -> Event {
-    tokio::time::timeout(Duration::from_secs(5), store.next_event()).await.expect("an event within 5 s")
+async fn event(events: &mut Listener<'_>) -> Event {
+    tokio::time::timeout(Duration::from_secs(5), events.next()).await.expect("an event within 5 s")
 }
 
 #[tokio::test]
@@ -171,11 +173,12 @@ async fn a_release_in_one_store_wakes_the_waiter_of_another() {
     let mut worst = Duration::ZERO;
     let mut holder = claim("x");
     granted(&a, &holder).await;
+    let mut events = Listener::of(&b);
     for _ in 0..50 {
         let waiter = claim("x");
         assert_eq!(held(&b, &waiter).await.place, Some(1));
         // The watch begins with the first poll of the event; after that the release is the only cause.
-        let (event, asked) = tokio::join!(event(&b), async {
+        let (event, asked) = tokio::join!(event(&mut events), async {
             tokio::time::sleep(Duration::from_millis(2)).await;
             let start = Instant::now();
             release(&a, &holder).await.unwrap();
@@ -190,7 +193,7 @@ async fn a_release_in_one_store_wakes_the_waiter_of_another() {
         granted(&a, &holder).await;
     }
     println!("slowest of 50 hand-overs, from the release's answer to the event: {worst:?}");
-    let silence = tokio::time::timeout(Duration::from_millis(50), b.next_event()).await;
+    let silence = tokio::time::timeout(Duration::from_millis(50), events.next()).await;
     assert!(silence.is_err(), "each grant is told once: {silence:?}");
 }
 
@@ -202,7 +205,7 @@ async fn a_hand_over_within_one_store_is_told_too() {
     granted(&store, &holder).await;
     held(&store, &waiter).await;
     release(&store, &holder).await.unwrap();
-    assert!(matches!(event(&store).await, Event::Granted(id, _) if id == waiter.holder));
+    assert!(matches!(event(&mut Listener::of(&store)).await, Event::Granted(id, _) if id == waiter.holder));
 }
 
 #[tokio::test]
@@ -216,7 +219,9 @@ async fn breaking_hands_over_and_tells_the_broken_holder() {
     let Break::Broken(above) = b.break_lock(&name("x"), grant.token).await.unwrap() else { panic!() };
     assert!(above > grant.token);
     assert_eq!(renew(&a, &holder).await.unwrap(), Renewal::Lost(crate::store::LossReason::Broken));
-    assert!(matches!(event(&b).await, Event::Granted(id, g) if id == waiter.holder && g.token > above));
+    assert!(
+        matches!(event(&mut Listener::of(&b)).await, Event::Granted(id, g) if id == waiter.holder && g.token > above)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

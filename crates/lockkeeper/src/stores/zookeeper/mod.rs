@@ -33,8 +33,8 @@ use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written};
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Expiry, Guarantee, Mode, Page, Record, Release, Renewal, Runtime, Store,
-    StoreInfo,
+    Attempt, Break, Claim, Cursor, Event, Expiry, Guarantee, Mode, Page, Record, Release, Renewal, Runtime, Sink,
+    Store, StoreInfo,
 };
 use crate::token::Token;
 use async_trait::async_trait;
@@ -129,11 +129,15 @@ impl Store for ZooKeeperStore {
         }
     }
 
-    async fn next_event(&self) -> Event {
-        match self.events.lock().await.recv().await {
-            Some(event) => event,
-            None => std::future::pending().await,
+    async fn tend(&self, events: Sink) {
+        let mut told = self.events.lock().await;
+        while let Some(event) = told.recv().await {
+            events.tell(event);
         }
+    }
+
+    fn registers(&self) -> Option<&dyn Register> {
+        Some(self)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {

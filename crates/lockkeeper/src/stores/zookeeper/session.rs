@@ -191,8 +191,7 @@ async fn follow(core: Weak<Core>, session: Weak<Session>, mut states: zookeeper_
                 crate::log::say(move || {
                     tracing::debug!("the connection to ZooKeeper is lost; looking for another server")
                 });
-                // Everybody asks, and hears that there is no connection.
-                core.tell(Event::Reconnected);
+                core.tell(Event::Disconnected);
             }
             _ => return core.session_ended(&session),
         }

@@ -29,10 +29,10 @@ use super::values::field;
 use super::{ASK_LIMIT, PostgresStore, lanes};
 use crate::error::{Error, Result};
 use crate::name::LockName;
-use crate::register::{Entry, Pass, Register, Written};
+use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Expiry, Grant, Guarantee, Page, Record, Release, Renewal, Runtime, Store,
-    StoreInfo,
+    Attempt, Break, Claim, Cursor, Event, Expiry, Grant, Guarantee, Page, Record, Release, Renewal, Runtime, Sink,
+    Store, StoreInfo,
 };
 use crate::token::Token;
 use crate::transaction::postgres::KeyRule;
@@ -167,7 +167,6 @@ impl Store for AdvisoryStore {
             servers: self.base.lanes.links().options().servers(),
             expiry: Expiry::Session,
             shared: true,
-            exact_names: false,
             runtime: Runtime::Keeper,
             ttl_floor: Duration::from_millis(100),
             hand_over_slack: SLACK,
@@ -203,20 +202,19 @@ impl Store for AdvisoryStore {
         self.order(Op::Release, claims).await.into_iter().map(read).collect()
     }
 
-    async fn next_event(&self) -> Event {
-        let mut events = self.events.lock().await;
-        let told = async {
-            match events.recv().await {
-                Some(event) => event,
-                None => std::future::pending().await,
+    async fn tend(&self, events: Sink) {
+        let mut told = self.events.lock().await;
+        let tell = async {
+            while let Some(event) = told.recv().await {
+                events.tell(event);
             }
         };
-        tokio::select! {
-            biased;
-            event = told => event,
-            // Also while locks are held: a keeper that always holds one would never do it otherwise.
-            never = self.due.tidy(|| self.clean()) => match never {},
-        }
+        // Tidies while locks are held too: a keeper that always holds one would never do it otherwise.
+        tokio::join!(tell, self.due.tidy(|| self.clean()));
+    }
+
+    fn registers(&self) -> Option<&dyn Register> {
+        Some(&self.base)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
@@ -229,20 +227,5 @@ impl Store for AdvisoryStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.break_one(name, token).await
-    }
-}
-
-#[async_trait]
-impl Register for AdvisoryStore {
-    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
-        self.base.enter(key, pass).await
-    }
-
-    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
-        self.base.write(key, pass, value, ttl).await
-    }
-
-    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
-        self.base.read(key).await
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::clock::Stamp;
-use crate::stores::slot::{At, Slot};
+use crate::store::slot::{At, Slot};
 use crate::stores::sqlite::rows::Fault;
 use crate::stores::sqlite::schema;
 use crate::stores::sqlite::steps::Steps;

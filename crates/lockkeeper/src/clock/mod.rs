@@ -3,6 +3,9 @@
 //! `std::time::Instant` stands still during suspend on Linux, so a guard would believe in a lease that ended long ago.
 //! Timers that fire late are harmless, because every decision reads this clock again.
 
+#[cfg(feature = "testing")]
+pub(crate) mod manual;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -55,7 +58,7 @@ pub(crate) enum Clock {
     #[default]
     System,
     #[cfg(feature = "testing")]
-    Manual(std::sync::Arc<crate::testing::ManualClock>),
+    Manual(std::sync::Arc<manual::ManualClock>),
 }
 
 impl Clock {

@@ -1,7 +1,7 @@
 //! Locks as an operator sees them: what `inspect` and `list` answer.
 
+use super::{Held, Mode, Note};
 use crate::name::LockName;
-use crate::store::{Mode, Note};
 use crate::token::Token;
 use std::time::{Duration, SystemTime};
 
@@ -22,9 +22,16 @@ pub struct Record {
 }
 
 impl Record {
-    /// A record of nobody.
+    /// A record without holders and waiters.
     pub fn new(name: LockName) -> Self {
         Self { name, holders: Vec::new(), waiters: Vec::new(), waiting: 0, remark: None }
+    }
+
+    /// Adds a holder.
+    #[must_use]
+    pub fn held_by(mut self, holder: HolderRecord) -> Self {
+        self.holders.push(holder);
+        self
     }
 }
 
@@ -48,6 +55,11 @@ impl HolderRecord {
     /// A holder of whom only the mode is known.
     pub fn new(mode: Mode) -> Self {
         Self { mode, note: None, token: None, since: None, remaining: None }
+    }
+
+    /// What a refused claim is told of this holder, as a record.
+    pub fn from_held(mode: Mode, held: Held) -> Self {
+        Self { mode, note: held.holder, token: held.token, since: held.since, remaining: held.remaining }
     }
 }
 
@@ -79,4 +91,19 @@ pub struct Page {
     pub records: Vec<Record>,
     /// Where to go on, `None` at the end.
     pub next: Option<Cursor>,
+}
+
+impl Page {
+    /// How many locks a page holds, unless the store has reasons for another number.
+    pub const SIZE: usize = 100;
+
+    /// The first page of `records`, which come in the order of their names: at most [`Page::SIZE`] of them. The next page
+    /// goes on after the name that its cursor holds.
+    pub fn of(records: impl IntoIterator<Item = Record>) -> Self {
+        let mut records = records.into_iter();
+        let page: Vec<_> = records.by_ref().take(Self::SIZE).collect();
+        let last = page.last().filter(|_| records.next().is_some());
+        let next = last.map(|last| Cursor(last.name.as_bytes().to_vec()));
+        Self { records: page, next }
+    }
 }

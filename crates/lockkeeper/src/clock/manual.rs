@@ -3,7 +3,8 @@
 //! Moving it is synchronous: when `advance` returns, every keeper on this clock has acted on the new time and gone back
 //! to sleep, so a test needs no sleeps of its own.
 
-use crate::clock::{self, Stamp};
+use super::Stamp;
+use crate::clock;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
