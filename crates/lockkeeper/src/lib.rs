@@ -80,6 +80,7 @@ pub mod store;
 pub mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod text;
 mod timing;
 pub mod token;
 #[cfg(any(feature = "postgres", feature = "transaction-tokio-postgres-0_7"))]

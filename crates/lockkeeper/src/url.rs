@@ -215,20 +215,7 @@ pub(crate) fn parse(url: &str) -> Result<Parts> {
 pub(crate) fn decode(text: &str) -> Result<String> {
     let bad =
         || Error::invalid_config("a '%' in a store URL must be followed by two hexadecimal digits; a plain one is %25");
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        rest = tail;
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        // Digits only: a number may have a sign, which means nothing here.
-        let digits = rest.get(..2).filter(|d| d.iter().all(u8::is_ascii_hexdigit));
-        let digits = digits.and_then(|d| std::str::from_utf8(d).ok()).ok_or_else(bad)?;
-        out.push(u8::from_str_radix(digits, 16).map_err(|_| bad())?);
-        rest = &rest[2..];
-    }
+    let out = crate::text::decode(text.as_bytes(), b'%').ok_or_else(bad)?;
     if out.contains(&0) {
         return Err(Error::invalid_config("a store URL cannot hold a zero byte (%00)"));
     }

@@ -160,5 +160,5 @@ async fn go_on(index: u64, at: u64, begun: &mut u32) -> u64 {
 }
 
 async fn pause(failures: u32) {
-    tokio::time::sleep(crate::timing::back_off(Duration::from_millis(50), failures, MAX_PAUSE)).await;
+    tokio::time::sleep(crate::stores::shared::timing::back_off(Duration::from_millis(50), failures, MAX_PAUSE)).await;
 }

@@ -14,7 +14,6 @@
 
 use super::keys::{self, key};
 use super::lines::{hang_up, run};
-use super::list::upper_bound;
 use super::options::Options;
 use super::session::{News, Session};
 use super::step::{bytes, hex, holder, moment, note, number, odd, token};
@@ -27,6 +26,7 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Expiry, Guarantee, HolderRecord, LossReason, Mode, Page, Record, Release, Renewal,
     Runtime, Sink, Store, StoreInfo,
 };
+use crate::text::upper_bound;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use mysql_async::Row;

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::name::{LockName, escape};
 use crate::store::{Cursor, HolderRecord, Mode, Page, Record, WaiterRecord};
 use crate::stores::shared::shedlock::{self, Dialect as _};
+use crate::text::upper_bound;
 use mysql_async::Row;
 
 /// How many locks a page of a listing holds.
@@ -135,25 +136,4 @@ fn records(rows: &[Row]) -> Result<Vec<Record>> {
         record.holders.sort_by_key(|holder| (holder.since, holder.token));
     }
     Ok(all)
-}
-
-/// The first name after all those that begin with `prefix`; `None` when there is no end.
-pub(super) fn upper_bound(prefix: &[u8]) -> Option<Vec<u8>> {
-    let kept = prefix.iter().rposition(|b| *b != 0xff)?;
-    let mut bound = prefix[..=kept].to_vec();
-    bound[kept] += 1;
-    Some(bound)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::upper_bound;
-
-    #[test]
-    fn a_prefix_ends_where_its_last_byte_can_rise() {
-        assert_eq!(upper_bound(b"ab"), Some(b"ac".to_vec()));
-        assert_eq!(upper_bound(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!(upper_bound(b"\xff"), None);
-        assert_eq!(upper_bound(b""), None);
-    }
 }

@@ -6,6 +6,7 @@ use super::values::{field, holder, note};
 use crate::error::Result;
 use crate::name::LockName;
 use crate::store::{Cursor, Page, Record, WaiterRecord};
+use crate::text::upper_bound;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
@@ -37,7 +38,7 @@ impl PostgresStore {
     /// One page.
     pub(super) async fn page(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
         let after = cursor.map_or(&[][..], |cursor| &cursor.0);
-        let end = above(prefix);
+        let end = upper_bound(prefix);
         let count = i64::try_from(PAGE + 1).unwrap_or(i64::MAX);
         let params: [(&(dyn ToSql + Sync), Type); 4] =
             [(&after, Type::BYTEA), (&prefix, Type::BYTEA), (&end, Type::BYTEA), (&count, Type::INT8)];
@@ -72,23 +73,14 @@ impl PostgresStore {
         Ok(records)
     }
 }
-
-/// The first name after all that begin with `prefix`; `None` when there is none.
-pub(super) fn above(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
-    let mut end = prefix[..=last].to_vec();
-    end[last] += 1;
-    Some(end)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_range_ends_after_its_prefix() {
-        assert_eq!(above(b"ab"), Some(b"ac".to_vec()));
-        assert_eq!(above(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!((above(b"\xff"), above(b"")), (None, None));
+        assert_eq!(upper_bound(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(upper_bound(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!((upper_bound(b"\xff"), upper_bound(b"")), (None, None));
     }
 }

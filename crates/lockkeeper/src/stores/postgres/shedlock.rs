@@ -12,7 +12,7 @@
 //! **Guarantee**: `Durable` or `Primary`, as for [`PostgresStore`]. Exclusive only, and no queue: ShedLock has neither.
 
 use super::error::locked;
-use super::list::{PAGE, above};
+use super::list::PAGE;
 use super::options::{Kind, Options};
 use super::statements::micros;
 use super::tidy::Due;
@@ -27,6 +27,7 @@ use crate::store::{
 };
 use crate::stores::shared::connecting;
 use crate::stores::shared::shedlock::{self, Dialect, MARK};
+use crate::text::upper_bound;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use std::collections::HashMap;
@@ -308,7 +309,7 @@ impl Store for ShedLockStore {
 
     async fn list(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
         let after = cursor.map_or(&[][..], |cursor| &cursor.0);
-        let end = above(prefix);
+        let end = upper_bound(prefix);
         let count = i64::try_from(PAGE + 1).unwrap_or(i64::MAX);
         let condition = "name > $2 AND name >= $3 AND ($4::bytea IS NULL OR name < $4) ORDER BY name LIMIT $5";
         let params: [(&(dyn ToSql + Sync), Type); 4] =

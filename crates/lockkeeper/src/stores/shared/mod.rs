@@ -21,5 +21,14 @@ pub(crate) mod shedlock;
 pub(super) mod silence;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) mod stuck;
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
+pub(super) mod timing;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(super) mod tls_files;

@@ -8,6 +8,7 @@ use crate::name::LockName;
 use crate::register::{Entry, FENCE_LIFE, Pass, Written};
 use crate::store::slot::{At, Slot};
 use crate::store::{Attempt, Break, Claim, Cursor, Grant, Mode, Page, Record, Release, Renewal};
+use crate::text::upper_bound;
 use crate::token::{HolderId, Token};
 use rusqlite::{Connection, OptionalExtension as _, named_params, params};
 use std::collections::HashMap;
@@ -300,14 +301,6 @@ impl Steps {
         self.conn.execute("UPDATE cleaning SET last = ?1, reached = ?2", params![last, reached])?;
         Ok(pause)
     }
-}
-
-/// The first name after all those that begin with `prefix`; `None` when there is no end.
-fn upper_bound(prefix: &[u8]) -> Option<Vec<u8>> {
-    let kept = prefix.iter().rposition(|b| *b != 0xff)?;
-    let mut bound = prefix[..=kept].to_vec();
-    bound[kept] += 1;
-    Some(bound)
 }
 
 #[cfg(test)]

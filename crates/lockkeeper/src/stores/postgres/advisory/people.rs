@@ -4,8 +4,9 @@ use super::AdvisoryStore;
 use crate::error::{Error, Result};
 use crate::name::{LockName, escape};
 use crate::store::{Break, Cursor, HolderRecord, Mode, Page, Record, WaiterRecord};
-use crate::stores::postgres::list::{PAGE, above};
+use crate::stores::postgres::list::PAGE;
 use crate::stores::postgres::values::{self, field, note};
+use crate::text::upper_bound;
 use crate::token::Token;
 use std::time::{Duration, Instant};
 use tokio_postgres::Row;
@@ -68,7 +69,7 @@ impl AdvisoryStore {
     /// One page; locks of other programs have no names, and are not listed.
     pub(super) async fn page(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
         let after = cursor.map_or(&[][..], |cursor| &cursor.0);
-        let end = above(prefix);
+        let end = upper_bound(prefix);
         let count = i64::try_from(PAGE + 1).unwrap_or(i64::MAX);
         let params: [(&(dyn ToSql + Sync), Type); 4] =
             [(&after, Type::BYTEA), (&prefix, Type::BYTEA), (&end, Type::BYTEA), (&count, Type::INT8)];

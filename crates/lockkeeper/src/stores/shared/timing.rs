@@ -1,0 +1,29 @@
+//! The time limits of stores, each with its reason, and the pause between attempts.
+//!
+//! The engine bounds every call by its lease. These limits end what has no lease: connections, questions of operators,
+//! what is remembered after a claim is over.
+
+pub(in crate::stores) use crate::timing::back_off;
+
+use std::time::Duration;
+
+/// How long opening a connection may take: three packets that are lost and sent again.
+pub(in crate::stores) const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long an operator's question may take: less than the ten seconds after which the engine gives it up, so that the
+/// error says what the server did.
+pub(in crate::stores) const ASK_LIMIT: Duration = Duration::from_secs(8);
+
+/// How long a small question on a listening connection may take before the connection counts as dead.
+pub(in crate::stores) const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+
+/// The longest pause before a lost listening connection is opened again.
+pub(in crate::stores) const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+/// How much longer than its TTL a claim that is over is remembered: a call under way arrives within a minute or never.
+pub(in crate::stores) const TOMBSTONE_EXTRA: Duration = Duration::from_secs(60);
+
+/// How long a call may take when its lease is `ttl`: a third of it, as the engine allows, less what it takes to say so.
+pub(in crate::stores) fn call_limit(ttl: Duration) -> Duration {
+    (ttl / 3).mul_f64(0.95).clamp(Duration::from_millis(50), Duration::from_secs(10))
+}
