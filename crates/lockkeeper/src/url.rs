@@ -1,29 +1,73 @@
-//! From a URL to a store. Strict: an unknown scheme or option is an error that lists the known ones.
+//! From a URL to a store: one table of all stores. Strict: an unknown scheme or option is an error that lists the known ones.
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::name::escape;
 use crate::store::Store;
-use crate::stores::memory::MemoryStore;
+use crate::stores;
+use std::pin::Pin;
 use std::sync::Arc;
 
-/// Every scheme of this version, in the form to write.
-const SCHEMES: &[&str] = &[
-    "memory:[NAME]",
-    "sqlite:PATH",
-    "redis://HOST",
-    "rediss://HOST",
-    "redis+sentinel://HOSTS/NAME",
-    "redis+cluster://HOSTS",
-    "redlock://HOSTS",
-    "mysql://HOST/DATABASE",
-    "etcd://HOSTS",
-    "etcds://HOSTS",
-    "postgres://HOST/DATABASE",
-    "zookeeper://HOSTS[/PATH]",
-    "consul://HOST",
-    "consuls://HOST",
-];
+/// A kind of store that URLs can name.
+struct Kind {
+    /// What its URLs may begin with.
+    schemes: &'static [&'static str],
+    /// How to write its URLs.
+    forms: &'static [&'static str],
+    /// The feature that it needs.
+    feature: &'static str,
+    /// `None` when the feature is off.
+    open: Option<fn(Parts, Clock) -> Opening>,
+}
+
+type Opening = Pin<Box<dyn Future<Output = Result<Arc<dyn Store>>> + Send>>;
+
+/// Each entry is `(when it is built, its feature, schemes, forms) => how it is opened`.
+macro_rules! kinds {
+    ($url:ident, $clock:ident; $(($built:meta, $feature:literal, $schemes:expr, $forms:expr) => $open:expr;)+) => {
+        &[$(Kind {
+            schemes: &$schemes,
+            forms: &$forms,
+            feature: $feature,
+            #[cfg($built)]
+            open: Some(|$url, $clock| Box::pin(async move {
+                let _ = (&$url, &$clock);
+                let store: Result<Arc<dyn Store>> = $open;
+                store
+            })),
+            #[cfg(not($built))]
+            open: None,
+        }),+]
+    };
+}
+
+/// Every store. A new one is one entry here.
+#[rustfmt::skip]
+const KINDS: &[Kind] = kinds! { url, clock;
+    (all(), "memory", ["memory"], ["memory:[NAME]"]) => stores::memory::open(&url.place, &url.options, clock);
+    (feature = "sqlite", "sqlite", ["sqlite"], ["sqlite:PATH"]) => stores::sqlite::open(&url.place, &url.options).await;
+    (feature = "redis", "redis",
+        ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"],
+        ["redis://HOST", "rediss://HOST", "redis+sentinel://HOSTS/NAME", "redis+cluster://HOSTS"]) =>
+        shared(stores::redis::RedisStore::from_parts(&url.scheme, &url.raw_place, &url.options).await);
+    (feature = "redlock", "redlock", ["redlock"], ["redlock://HOSTS"]) =>
+        shared(stores::redlock::RedlockStore::from_parts(&url.raw_place, &url.options).await);
+    (feature = "mysql", "mysql", ["mysql", "mariadb"], ["mysql://HOST/DATABASE"]) =>
+        stores::mysql::open(&url.raw_place, &url.options).await;
+    (feature = "etcd", "etcd", ["etcd", "etcds"], ["etcd://HOSTS", "etcds://HOSTS"]) =>
+        shared(stores::etcd::EtcdStore::from_parts(&url.scheme, &url.raw_place, &url.options).await);
+    (feature = "postgres", "postgres", ["postgres", "postgresql"], ["postgres://HOST/DATABASE"]) =>
+        stores::postgres::open(&url.raw_place, &url.options).await;
+    (feature = "zookeeper", "zookeeper", ["zookeeper"], ["zookeeper://HOSTS[/PATH]"]) =>
+        shared(stores::zookeeper::ZooKeeperStore::from_parts(&url.raw_place, &url.options).await);
+    (feature = "consul", "consul", ["consul", "consuls"], ["consul://HOST", "consuls://HOST"]) =>
+        shared(stores::consul::ConsulStore::from_parts(&url.scheme, &url.raw_place, &url.options).await);
+};
+
+#[cfg(any(feature = "consul", feature = "etcd", feature = "redis", feature = "zookeeper"))]
+fn shared(store: Result<impl Store>) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(store?))
+}
 
 /// A URL taken apart; decoded.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,155 +92,34 @@ pub(crate) struct Parts {
 
 /// Opens the store that `url` names.
 pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Store>> {
-    let parts = parse(url)?;
-    match parts.scheme.as_str() {
-        "memory" => {
-            if let Some((key, _)) = parts.options.first() {
-                return Err(Error::invalid_config(format!(
-                    "'{}' is not an option of memory:, which has none",
-                    safe(key)
-                )));
-            }
-            let store = match parts.place.as_str() {
-                "" => MemoryStore::on(clock.clone()),
-                name => MemoryStore::named(name, clock.clone()),
-            };
-            Ok(Arc::new(store))
-        }
-        "sqlite" => open_sqlite(parts).await,
-        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
-            open_redis(parts).await
-        }
-        "redlock" => open_redlock(parts).await,
-        "consul" | "consuls" => open_consul(parts).await,
-        "mysql" | "mariadb" => open_mysql(parts).await,
-        "etcd" | "etcds" => open_etcd(parts).await,
-        "postgres" | "postgresql" => open_postgres(parts).await,
-        "zookeeper" => open_zookeeper(parts).await,
-        "zookeepers" | "zookeeper+tls" => Err(Error::unsupported(
+    let url = parse(url)?;
+    let scheme = url.scheme.as_str();
+    if matches!(scheme, "zookeepers" | "zookeeper+tls") {
+        return Err(Error::unsupported(
             "there is no TLS to ZooKeeper yet: write zookeeper://, on a private network or through a tunnel of your own",
-        )),
-        other => Err(Error::invalid_config(format!(
+        ));
+    }
+    match KINDS.iter().find(|kind| kind.schemes.contains(&scheme)) {
+        Some(Kind { open: Some(open), .. }) => open(url, clock.clone()).await,
+        Some(Kind { feature, open: None, .. }) => Err(not_built(scheme, feature)),
+        None => Err(Error::invalid_config(format!(
             "'{}' is not a store this version knows{}; known are {}",
-            safe(other),
-            similar(other).map_or_else(String::new, |form| format!(" (did you mean {form}?)")),
-            SCHEMES.join(", ")
+            safe(scheme),
+            similar(scheme).map_or_else(String::new, |form| format!(" (did you mean {form}?)")),
+            forms().join(", ")
         ))),
     }
 }
 
-#[cfg(feature = "sqlite")]
-async fn open_sqlite(parts: Parts) -> Result<Arc<dyn Store>> {
-    use crate::stores::sqlite::{SqliteOptions, SqliteStore};
-    let options = SqliteOptions::from_pairs(&parts.options)?;
-    let path = match parts.place.strip_prefix("//") {
-        Some(path) if path.starts_with('/') => path.to_owned(),
-        Some(_) => {
-            return Err(Error::invalid_config(
-                "a SQLite file has no host: write sqlite:/absolute/path or sqlite:relative/path",
-            ));
-        }
-        None if parts.place.is_empty() => {
-            return Err(Error::invalid_config("sqlite: needs a file, such as sqlite:/var/lib/app/locks.db"));
-        }
-        None => parts.place,
-    };
-    // Opening reads and checks a file: not on the caller's executor.
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
-        // The receiver is gone when connecting was cancelled; the store closes itself.
-        let _ = sender.send(SqliteStore::open(path, options));
-    });
-    spawned.map_err(|e| Error::unavailable("cannot start a thread to open the store").with_source(e))?;
-    let store =
-        receiver.await.map_err(|e| Error::unavailable("opening the store was interrupted").with_source(e))??;
-    Ok(Arc::new(store))
-}
-
-#[cfg(not(feature = "sqlite"))]
-async fn open_sqlite(parts: Parts) -> Result<Arc<dyn Store>> {
-    Err(not_built(&parts.scheme, "sqlite"))
-}
-
-#[cfg(feature = "redis")]
-async fn open_redis(parts: Parts) -> Result<Arc<dyn Store>> {
-    use crate::stores::redis::RedisStore;
-    Ok(Arc::new(RedisStore::from_parts(&parts.scheme, &parts.raw_place, &parts.options).await?))
-}
-
-#[cfg(not(feature = "redis"))]
-async fn open_redis(parts: Parts) -> Result<Arc<dyn Store>> {
-    Err(not_built(&parts.scheme, "redis"))
-}
-
-#[cfg(feature = "redlock")]
-async fn open_redlock(parts: Parts) -> Result<Arc<dyn Store>> {
-    use crate::stores::redlock::RedlockStore;
-    Ok(Arc::new(RedlockStore::from_parts(&parts.raw_place, &parts.options).await?))
-}
-
-#[cfg(not(feature = "redlock"))]
-async fn open_redlock(parts: Parts) -> Result<Arc<dyn Store>> {
-    Err(not_built(&parts.scheme, "redlock"))
-}
-
-#[cfg(feature = "consul")]
-async fn open_consul(parts: Parts) -> Result<Arc<dyn Store>> {
-    use crate::stores::consul::ConsulStore;
-    Ok(Arc::new(ConsulStore::from_parts(&parts.scheme, &parts.raw_place, &parts.options).await?))
-}
-
-#[cfg(not(feature = "consul"))]
-async fn open_consul(parts: Parts) -> Result<Arc<dyn Store>> {
-    Err(not_built(&parts.scheme, "consul"))
-}
-
-#[cfg(feature = "mysql")]
-async fn open_mysql(parts: Parts) -> Result<Arc<dyn Store>> {
-    crate::stores::mysql::open(&parts.raw_place, &parts.options).await
-}
-
-#[cfg(not(feature = "mysql"))]
-async fn open_mysql(parts: Parts) -> Result<Arc<dyn Store>> {
-    Err(not_built(&parts.scheme, "mysql"))
-}
-
-#[cfg(feature = "etcd")]
-async fn open_etcd(parts: Parts) -> Result<Arc<dyn Store>> {
-    use crate::stores::etcd::EtcdStore;
-    Ok(Arc::new(EtcdStore::from_parts(&parts.scheme, &parts.raw_place, &parts.options).await?))
-}
-
-#[cfg(not(feature = "etcd"))]
-async fn open_etcd(parts: Parts) -> Result<Arc<dyn Store>> {
-    Err(not_built(&parts.scheme, "etcd"))
-}
-
-#[cfg(feature = "postgres")]
-async fn open_postgres(parts: Parts) -> Result<Arc<dyn Store>> {
-    crate::stores::postgres::open(&parts.raw_place, &parts.options).await
-}
-
-#[cfg(not(feature = "postgres"))]
-async fn open_postgres(parts: Parts) -> Result<Arc<dyn Store>> {
-    Err(not_built(&parts.scheme, "postgres"))
-}
-
-#[cfg(feature = "zookeeper")]
-async fn open_zookeeper(parts: Parts) -> Result<Arc<dyn Store>> {
-    use crate::stores::zookeeper::ZooKeeperStore;
-    Ok(Arc::new(ZooKeeperStore::from_parts(&parts.raw_place, &parts.options).await?))
-}
-
-#[cfg(not(feature = "zookeeper"))]
-async fn open_zookeeper(parts: Parts) -> Result<Arc<dyn Store>> {
-    Err(not_built(&parts.scheme, "zookeeper"))
+/// How to write the URLs of every store.
+fn forms() -> Vec<&'static str> {
+    KINDS.iter().flat_map(|kind| kind.forms).copied().collect()
 }
 
 pub(crate) fn parse(url: &str) -> Result<Parts> {
     let Some((scheme, rest)) = url.split_once(':') else {
         // Not echoed: whatever it is may be a secret in the wrong place.
-        let known = SCHEMES.join(", ");
+        let known = forms().join(", ");
         return Err(Error::invalid_config(format!("a store URL begins with its scheme; known are {known}")));
     };
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -223,19 +146,6 @@ pub(crate) fn decode(text: &str) -> Result<String> {
 }
 
 /// A store whose feature is off.
-#[cfg(any(
-    test,
-    not(all(
-        feature = "consul",
-        feature = "etcd",
-        feature = "mysql",
-        feature = "postgres",
-        feature = "redis",
-        feature = "redlock",
-        feature = "sqlite",
-        feature = "zookeeper"
-    ))
-))]
 fn not_built(scheme: &str, feature: &str) -> Error {
     Error::unsupported(format!(
         "this build has no store for {scheme}: URLs; turn on the feature '{feature}' of the lockkeeper crate"
@@ -245,8 +155,9 @@ fn not_built(scheme: &str, feature: &str) -> Error {
 /// The known form whose scheme is most like a word.
 fn similar(word: &str) -> Option<&'static str> {
     let scheme = |form: &&'static str| form.split(':').next().unwrap_or(form);
-    let nearest = crate::similar::nearest(word, SCHEMES.iter().map(scheme))?;
-    SCHEMES.iter().copied().find(|form| scheme(form) == nearest)
+    let forms = forms();
+    let nearest = crate::similar::nearest(word, forms.iter().map(scheme))?;
+    forms.into_iter().find(|form| scheme(form) == nearest)
 }
 
 fn safe(text: &str) -> String {

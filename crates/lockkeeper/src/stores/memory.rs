@@ -6,7 +6,7 @@
 //! - **Hand-over**: a release grants to the head of the queue in the same step and pushes the grant to its keeper.
 
 use crate::clock::{Clock, Stamp};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::{Entry, FENCE_LIFE, Pass, Register, Written, check_value};
 use crate::store::slot::{At, Slot};
@@ -20,6 +20,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
+
+/// Opens what `memory:NAME` names: a store of its own without a name.
+pub(crate) fn open(name: &str, options: &[(String, String)], clock: Clock) -> Result<Arc<dyn Store>> {
+    if let Some((key, _)) = options.first() {
+        let key = crate::name::escape(key.as_bytes());
+        return Err(Error::invalid_config(format!("'{key}' is not an option of memory:, which has none")));
+    }
+    Ok(Arc::new(if name.is_empty() { MemoryStore::on(clock) } else { MemoryStore::named(name, clock) }))
+}
 
 /// A map of locks; see the [module](self).
 #[derive(Debug)]

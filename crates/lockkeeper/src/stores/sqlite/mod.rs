@@ -274,6 +274,32 @@ fn per_claim<T>(claims: &[Claim], answers: Result<Vec<Result<T>>>) -> Vec<Result
     answers.unwrap_or_else(|e| claims.iter().map(|claim| Err(e.clone().for_lock(&claim.name))).collect())
 }
 
+/// Opens the file that `sqlite:PATH` names, on a thread of its own: it is read and checked.
+pub(crate) async fn open(place: &str, pairs: &[(String, String)]) -> Result<Arc<dyn Store>> {
+    let options = SqliteOptions::from_pairs(pairs)?;
+    let path = match place.strip_prefix("//") {
+        Some(path) if path.starts_with('/') => path,
+        Some(_) => {
+            return Err(Error::invalid_config(
+                "a SQLite file has no host: write sqlite:/absolute/path or sqlite:relative/path",
+            ));
+        }
+        None if place.is_empty() => {
+            return Err(Error::invalid_config("sqlite: needs a file, such as sqlite:/var/lib/app/locks.db"));
+        }
+        None => place,
+    };
+    let path = path.to_owned();
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let spawned = std::thread::Builder::new().name("lockkeeper-open".into()).spawn(move || {
+        // The receiver is gone when connecting was cancelled; the store closes itself.
+        let _ = sender.send(SqliteStore::open(path, options));
+    });
+    spawned.map_err(|e| Error::unavailable("cannot start a thread to open the store").with_source(e))?;
+    let store = receiver.await.map_err(|e| Error::unavailable("opening the store was interrupted").with_source(e))?;
+    Ok(Arc::new(store?))
+}
+
 #[async_trait]
 impl Store for SqliteStore {
     fn info(&self) -> StoreInfo {
