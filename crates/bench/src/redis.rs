@@ -155,7 +155,7 @@ impl Floor {
     }
 
     async fn cycle(&mut self, way: Way, name: &str) {
-        // A holder nobody can guess, as every real client makes one.
+        // A random holder id, as every real client makes one.
         let holder = HolderId::random().unwrap().to_hex();
         let (fence, queue) = (format!("lk:f:{{{name}}}"), format!("lk:q:{{{name}}}"));
         let taking = match way {

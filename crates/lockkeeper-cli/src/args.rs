@@ -100,7 +100,8 @@ pub(crate) enum FenceCommand {
     Install {
         #[command(flatten)]
         place: FencePlace,
-        /// Only print the SQL, for somebody else to run; postgres:, mysql: or sqlite: is enough of a URL.
+        /// Only print the SQL, for example for a database administrator; postgres:, mysql: or sqlite: is enough of a
+        /// URL.
         #[arg(long, conflicts_with = "json")]
         print: bool,
         /// One JSON object on stdout.
@@ -120,7 +121,7 @@ pub(crate) enum FenceCommand {
     },
     /// Forget the tokens that were seen, after a move to a store whose numbers are smaller.
     ///
-    /// Stop everybody who works on the resource first: the next token is accepted, whatever it is. Exits 1 when there is
+    /// First stop all programs that work on the resource: the fence then accepts any next token. Exits 1 when there is
     /// nothing to forget.
     #[command(group = clap::ArgGroup::new("which").required(true).args(["resource", "all"]))]
     Reset {
@@ -161,7 +162,7 @@ pub(crate) enum StoreCommand {
 /// What `run` is told.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Do not wait: exit 75 at once when somebody else holds the lock.
+    /// Do not wait: exit 75 at once when another client holds the lock.
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) nonblock: bool,
     /// Wait at most this long, such as 10s or 5m, then exit 75 [default: for ever].
@@ -177,7 +178,7 @@ pub(crate) struct RunArgs {
     /// Share the lock with other --shared holders.
     #[arg(short, long, conflicts_with = "permits")]
     pub(crate) shared: bool,
-    /// Take one of N permits: at most N at once. Everybody must name the same N.
+    /// Take one of N permits: at most N at once. All clients must name the same N.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     /// Release when the command itself ends. Otherwise the lock is held until all it has started has ended too.

@@ -104,7 +104,7 @@ pub(crate) fn who(note: Option<&Note>) -> String {
 
 /// Who holds a lock and for how long, in one phrase.
 pub(crate) fn holders(record: &Record) -> String {
-    let Some(first) = record.holders.first() else { return "nobody".to_owned() };
+    let Some(first) = record.holders.first() else { return "no holder".to_owned() };
     let mut text = who(first.note.as_ref());
     if let Some(age) = age(first.since) {
         text += &format!(" for {}", lockkeeper::duration::short(age));

@@ -1,4 +1,4 @@
-//! Optimistic concurrency: no lock, but a version that a write demands, and another try when somebody was faster.
+//! Optimistic concurrency: no lock, but a version that a write demands, and another try when another client was faster.
 //!
 //! The cheapest tool where conflicts are rare and the work can be repeated: `UPDATE … WHERE id = 9 AND version = 4`
 //! changes no row when the version has moved on. [`retry_on_conflict`] repeats the whole read-think-write, with pauses
@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Handle};
 pub enum Turn<T> {
     /// Written; the result.
     Done(T),
-    /// Somebody was faster, and nothing was written: read again.
+    /// Another client was faster, and nothing was written: read again.
     Conflict,
 }
 
@@ -86,7 +86,7 @@ struct Course<'a> {
 impl<'a> Course<'a> {
     fn begin(retry: &'a Retry) -> Result<Self> {
         if retry.attempts == 0 {
-            return Err(Error::invalid_config("a retry policy of 0 attempts would do nothing; at least 1 is needed"));
+            return Err(Error::invalid_config("a retry policy of 0 attempts is not possible; at least 1 is needed"));
         }
         Ok(Self { retry, began: Instant::now(), attempt: 1 })
     }
@@ -100,7 +100,7 @@ impl<'a> Course<'a> {
             let (attempts, spent) = (self.attempt, crate::duration::short(spent));
             return Err(Error::new(
                 ErrorKind::Busy,
-                format!("others were faster in each of {attempts} attempts within {spent}"),
+                format!("other clients were faster in each of {attempts} attempts within {spent}"),
             ));
         }
         metrics::conflict("repeated");

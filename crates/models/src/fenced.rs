@@ -120,7 +120,7 @@ pub struct State {
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// This one is granted the lock: whoever had it has run out of time.
+    /// This holder is granted the lock: the lease of the holder before has ended.
     Grant(usize),
     /// Enters the register.
     Enter(usize),
@@ -132,7 +132,7 @@ pub enum Action {
     Deliver(Message),
     /// A message is lost.
     Lose(Message),
-    /// Somebody reads without a pass.
+    /// A reader without a pass reads.
     Peek,
 }
 

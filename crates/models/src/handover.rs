@@ -1,8 +1,8 @@
 //! D: keepers with several tasks each, in line for one lock. Tasks give up at any time, a keeper may die, requests get
 //! lost and overtake each other; what is lost is repeated while its keeper lives.
 //!
-//! Time is coarse: one step of it is a whole lease. Claims that their keeper knows are kept alive over it, whatever
-//! nobody keeps alive has ended after it.
+//! Time is coarse: one step of it is a whole lease. A claim that its keeper knows is kept alive over it; every other
+//! claim has ended after it.
 
 use crate::claim;
 use lockkeeper::clock::Stamp;
@@ -463,7 +463,7 @@ impl Handover {
         }
     }
 
-    /// Forgets messages that nobody listens to. A push that comes before its answer is left to the keep-alive.
+    /// Forgets messages that no keeper listens to. A push that comes before its answer is left to the keep-alive.
     fn tidy(&self, s: &mut State) {
         let keepers = &s.keepers;
         s.network.retain(|m| {

@@ -45,7 +45,7 @@ impl Gate {
         let port = listener.local_addr().expect("it is bound").port();
         let shared = Arc::new(Shared::default());
         let all = shared.clone();
-        // Ends with the process: it waits for connections that nobody makes.
+        // The thread waits for connections until the process ends.
         thread::spawn(move || {
             for caller in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };

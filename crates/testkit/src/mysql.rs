@@ -23,7 +23,7 @@ pub struct MysqlServer {
 /// A machine has only so many asynchronous requests, and tests start many servers at once.
 const NO_AIO: &str = "--skip-innodb-use-native-aio";
 
-/// A program of the server; its own directory is not on everybody's path.
+/// A program of the server; its directory is not on every user's PATH.
 fn installed(name: &str) -> Command {
     let runs =
         |name: &str| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();

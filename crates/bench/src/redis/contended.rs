@@ -43,7 +43,7 @@ impl Course {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Everybody waits: off they go.
+    /// All waiters wait: lets them begin.
     fn start(&self) {
         self.until.store(self.now() + self.time.as_nanos() as u64, Ordering::SeqCst);
         self.releasing();
@@ -135,10 +135,10 @@ fn rpush() -> Cmd {
 }
 
 fn all_wait(connection: &mut redis::Connection, waiters: usize) {
-    let everybody = format!("blocked_clients:{waiters}");
+    let blocked = format!("blocked_clients:{waiters}");
     testkit::eventually(testkit::SOON, "all wait for the baton", || {
         let clients: String = redis::cmd("INFO").arg("clients").query(connection).unwrap();
-        clients.lines().any(|line| line.trim_end() == everybody)
+        clients.lines().any(|line| line.trim_end() == blocked)
     });
 }
 

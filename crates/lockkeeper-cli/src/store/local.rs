@@ -24,7 +24,7 @@ pub(super) fn file() -> Result<PathBuf, Failure> {
         )));
     };
     let dir = state.join("lockkeeper");
-    // The file holds the secrets of holds: nobody else's business.
+    // The file holds the ids of holders, which are secrets: other users must not read it.
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

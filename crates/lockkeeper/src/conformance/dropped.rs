@@ -43,7 +43,7 @@ pub async fn a_dropped_acquire_leaves_nothing(subject: &dyn Subject) {
     }
 }
 
-/// The registration of a waiter dropped after any number of polls, then released, keeps nobody behind it waiting.
+/// A waiter's registration that is dropped after any number of polls, then released, blocks no waiter behind it.
 pub async fn a_dropped_wait_leaves_nothing(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     for polls in 0..=POLLS {

@@ -56,7 +56,7 @@ pub(super) fn name(bytes: impl AsRef<[u8]>) -> LockName {
     LockName::new(bytes).expect("a valid name")
 }
 
-/// A name nobody has used before.
+/// A name that was never used before.
 pub(super) fn fresh_name(tag: &str) -> LockName {
     name(format!("conformance/{tag}/{}", nonce()))
 }

@@ -80,7 +80,7 @@ pub async fn renew_never_recreates_after_release(subject: &dyn Subject) {
     next.end().await;
 }
 
-/// A renewal after the lease ended brings nothing back, although nobody else has taken the lock.
+/// A renewal after the lease ended does not bring the claim back, even if no other claim has taken the lock.
 pub async fn renew_never_recreates_after_expiry(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let name = fresh_name("ended");
@@ -229,7 +229,7 @@ pub async fn release_is_idempotent(subject: &dyn Subject) {
     next.ends_nothing().await;
 }
 
-/// A release by anybody but the holder is harmless, also from the same keeper.
+/// A release by another claim than the holder's is harmless, also from the same keeper.
 pub async fn release_compares_the_holder(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let name = fresh_name("whose");

@@ -94,7 +94,7 @@ pub async fn entering_alone_raises_the_fence(subject: &dyn Subject) {
     assert_eq!(read(&a, &key).await, value(b"old"));
 }
 
-/// An equal token passes for the holder that has been there, and for nobody else.
+/// An equal token passes for the holder that has entered with it, and for no other holder.
 pub async fn an_equal_token_passes_for_its_holder_only(subject: &dyn Subject) {
     let (_, [a, b]) = open(subject).await;
     let (key, pass) = key();

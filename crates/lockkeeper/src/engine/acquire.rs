@@ -51,7 +51,7 @@ impl Engine {
             turn = match turn {
                 // Each answer was over before it came: a store that is always too slow does not make a wait longer.
                 Some(Turn::Try(_)) if asked >= MOST_LATE && spec.wait.is_some_and(|w| *now >= began.after(w)) => {
-                    return Err(Error::unavailable("the store's answers come too late for so short a ttl"));
+                    return Err(Error::unavailable("the store's answers take longer than the ttl; use a longer ttl"));
                 }
                 Some(Turn::Try(key)) => {
                     asked += 1;
@@ -91,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// The wait has ended: the lock is busy, unless nobody knows.
+    /// The wait has ended: the lock is busy, or the store did not answer.
     fn out_of_time(&self, spec: &Spec, now: Stamp) -> Result<Acquired> {
         match self.lock().standing(&spec.name, now) {
             (_, Some(error)) => Err(error),

@@ -111,7 +111,7 @@ impl Cell {
         self.phase.swap(number, Ordering::AcqRel) != number
     }
 
-    /// Wakes whoever watches; never under the engine's lock.
+    /// Wakes the tasks that watch this guard; never under the engine's lock.
     pub(super) fn ring(&self) {
         self.changed.notify_waiters();
     }

@@ -104,7 +104,7 @@ impl Engine {
         }
         Err(Error::new(
             ErrorKind::Closed,
-            "this process was forked after the keeper was made, which is its parent's; the child needs one of its own",
+            "this process was forked after the keeper was made; the keeper is the parent's, so connect anew in the child",
         ))
     }
 

@@ -60,7 +60,7 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
     Ok(engine)
 }
 
-/// The thread's hold on the engine; tells everybody if it ends by a panic.
+/// The thread's hold on the engine; after a panic it tells every guard and task.
 struct Upkeep(Arc<Engine>);
 
 impl Upkeep {

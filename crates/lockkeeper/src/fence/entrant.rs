@@ -28,9 +28,8 @@ impl Entrant {
             Mode::Exclusive => false,
             Mode::Shared => true,
             _ => {
-                return Err(
-                    Error::unsupported("a permit cannot pass a fence: its token orders nothing").for_lock(lease.name())
-                );
+                return Err(Error::unsupported("a permit cannot pass a fence: tokens of permits have no order")
+                    .for_lock(lease.name()));
             }
         };
         let holder = (!shared).then(|| lease.cell.holder.to_hex());
@@ -192,7 +191,7 @@ impl<E: std::error::Error + Send + Sync + 'static> From<FenceError<E>> for Error
         match error {
             FenceError::Refused { refusal, message } => Self::new(refusal.kind(), message),
             FenceError::Driver(source) => {
-                Self::unavailable("the database did not let the fence be entered").with_source(source)
+                Self::unavailable("the database failed while the fence was entered").with_source(source)
             }
         }
     }

@@ -119,7 +119,7 @@ impl<T> Fence<T> {
             Mode::Exclusive => inner.0.enter(&self.name, &lease.pass()?)?,
             Mode::Shared => inner.0.enter_shared(&self.name, lease.name(), lease.token())?,
             Mode::Permit { .. } => {
-                let text = "a permit cannot pass a fence: its token orders nothing";
+                let text = "a permit cannot pass a fence: tokens of permits have no order";
                 return Err(Error::unsupported(text).for_lock(lease.name()));
             }
         };
@@ -129,7 +129,7 @@ impl<T> Fence<T> {
         Ok(act(&inner.1))
     }
 
-    /// The value, when nobody needs the fence any more.
+    /// Ends the fence and returns its value.
     pub fn into_inner(self) -> T {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner).1
     }

@@ -31,11 +31,11 @@ pub const STATUS_SQL: &str = "SELECT CONVERT(resource USING utf8mb4), token, sto
     DATE_FORMAT(CONVERT_TZ(entered_at, @@session.time_zone, '+00:00'), '%Y-%m-%dT%H:%i:%s.%fZ'), shared \
     FROM lockkeeper_fences WHERE ? IS NULL OR resource = CONVERT(? USING utf8mb4) ORDER BY resource";
 
-/// Forgets what was seen of a resource: only while nobody is at work on it.
+/// Forgets the tokens of a resource. Run it only while no holder works on the resource.
 pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE resource = CONVERT(? USING utf8mb4)";
 
-/// Forgets what was seen of all: only while nobody is at work on any. A statement of its own, since a condition for both
-/// would lock every row for the sake of one.
+/// Forgets the tokens of all resources. Run it only while no holder works on any. A statement of its own, since one
+/// condition for both would lock every row to delete one.
 pub const RESET_ALL_SQL: &str = "DELETE FROM lockkeeper_fences";
 
 /// The statements of [`INSTALL_SQL`], one by one, for a driver. When two do this at once, one of them may get error 1304

@@ -29,7 +29,7 @@ pub const STATUS_SQL: &str = "SELECT resource, token, store, to_char(entered_at 
     'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), shared FROM lockkeeper_fences \
     WHERE $1::text IS NULL OR resource = $1 ORDER BY resource";
 
-/// Forgets what was seen of a resource, or of all if `$1` is NULL: only while nobody is at work on it.
+/// Forgets the tokens of a resource, or of all if `$1` is NULL. Run it only while no holder works on the resource.
 pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE $1::text IS NULL OR resource = $1";
 
 /// Why the fence refused, by the SQLSTATE of an error; `None` for the database's own errors.

@@ -1,7 +1,8 @@
 //! The fence of a plain string in Redis or Valkey: check and write in one script.
 //!
-//! The value is your own key, readable by everybody; its fence is a hash beside it ([`fence_key`]) that is kept 25 hours
-//! after the last Exclusive entry or write, or the last Shared entry that raised its mark. Enter before the first read, then write with the same entrant:
+//! The value is your own key, which every client can read. Its fence is a hash beside it ([`fence_key`]). Redis keeps
+//! the fence for 25 hours after the last Exclusive entry or write, or the last Shared entry that raised its mark. Enter
+//! before the first read, then write with the same entrant:
 //!
 //! | | `EVAL` [`SCRIPT`] `2 KEY FENCE_KEY …` | answers |
 //! |---|---|---|

@@ -20,7 +20,7 @@ pub fn deadline(stamp: Stamp, lease: Duration) -> Stamp {
 /// Where a guard stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Held, as far as anybody knows.
+    /// Inside the deadline, and the last renewal, if there was one, succeeded.
     Held,
     /// Still inside the deadline, but the last renewal failed.
     Suspect,

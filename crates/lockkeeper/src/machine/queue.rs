@@ -1,8 +1,9 @@
 //! One name's tasks within one keeper: who may ask the store, and who inherits what. Pure.
 //!
-//! A keeper has at most one claim of a name in flight or waiting in the store, and while it holds an Exclusive one, none
-//! beside it; one whose release was tried, or is under way to a store that keeps calls in order, is no longer held. The remote place in line belongs to the queue, not to the task that got it: when that task gives up, the
-//! next one of the same mode goes on from there, also when a grant is just arriving.
+//! A keeper has at most one claim of a name in flight or waiting in the store. While it holds an Exclusive claim, it
+//! has none beside it. A claim counts as ended once its release was tried, or is under way to a store that keeps calls
+//! in order. The remote place in line belongs to the queue, not to the task that got it. When that task gives up, the
+//! next one of the same mode takes over the place, also when a grant is just arriving.
 
 use crate::store::Mode;
 use std::collections::VecDeque;
@@ -88,7 +89,7 @@ pub enum Output {
     },
     /// This task does not wait, and the lock is not free.
     Busy(u64),
-    /// Nobody wants this claim any more: release it.
+    /// No task wants this claim any more: release it.
     Drop(u64),
 }
 
@@ -133,7 +134,7 @@ impl Queue {
         }
         self.advance(fresh, &mut out);
         if self.tasks.is_empty() {
-            // A held lock that nobody waits for keeps no room for a line.
+            // A held lock without waiting tasks frees the memory of its queue.
             self.tasks = VecDeque::new();
         }
         out
@@ -157,7 +158,7 @@ impl Queue {
                 if waits {
                     self.pending = Some(Pending { waiting: true, ..pending });
                 }
-                // The same question has the same answer: nobody of this mode needs to ask again.
+                // Another task of this mode would get this answer too, so none needs to ask.
                 self.refuse(|t| t.mode == mode || t.mode == Mode::Exclusive, out);
             }
             Answer::Failed => self.tasks.retain(|t| t.id != pending.task),

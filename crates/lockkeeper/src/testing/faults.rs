@@ -214,7 +214,7 @@ impl FaultyStore {
     }
 }
 
-/// A request that is on its way: it arrives even if whoever sent it has given up, as on a network.
+/// A request under way: it arrives even if the caller has given up, as on a network.
 struct Sent<T: 'static> {
     faults: Faults,
     op: Op,

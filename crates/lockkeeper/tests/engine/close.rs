@@ -55,7 +55,7 @@ fn close_ends_what_is_left_and_says_how_much() {
 }
 
 #[test]
-fn close_reports_releases_that_nobody_answered() {
+fn close_reports_releases_that_the_store_did_not_answer() {
     let bench = Bench::new();
     let (faults, keeper) = bench.keeper();
     let guard = now(keeper.lock("x").acquire()).unwrap();

@@ -195,7 +195,7 @@ fn row_11_a_runtime_that_ends_during_an_acquire_leaves_nothing() {
         bench.settle();
         empty(&b);
     }
-    until("nobody waits", || bench.waiting("x") == 0);
+    until("no claim waits", || bench.waiting("x") == 0);
     drop(held);
 }
 

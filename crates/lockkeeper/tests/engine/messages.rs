@@ -292,7 +292,11 @@ fn row_18_the_limit_of_a_wait_holds_while_the_store_is_silent() {
     second.pend();
     bench.clock.advance(secs(2));
     for acquire in [&mut second, &mut first] {
-        assert_eq!(acquire.ready().unwrap_err().kind(), ErrorKind::Unavailable, "nobody has said it is held");
+        assert_eq!(
+            acquire.ready().unwrap_err().kind(),
+            ErrorKind::Unavailable,
+            "the store has not said that it is held"
+        );
     }
     drop((first, second));
     faults.heal();

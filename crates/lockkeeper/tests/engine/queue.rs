@@ -201,7 +201,7 @@ fn the_call_that_went_down_with_its_task_is_cancelled_for_good() {
     // The first call arrives once more, or only now.
     let late = odd.seen.lock().unwrap()[0].1.clone();
     now(bench.store.try_acquire(&[late])).pop().unwrap().unwrap();
-    assert!(bench.record("x").is_none(), "nobody is there to release it");
+    assert!(bench.record("x").is_none(), "no task would release it");
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn a_try_repeated_after_an_outage_is_cancelled_for_good() {
     // The first send arrives after all.
     let late = odd.seen.lock().unwrap()[0].1.clone();
     now(bench.store.try_acquire(&[late])).pop().unwrap().unwrap();
-    assert!(bench.record("x").is_none(), "nobody is there to release it");
+    assert!(bench.record("x").is_none(), "no task would release it");
 }
 
 /// Keeps the warnings of one thread.

@@ -54,7 +54,7 @@ pub(crate) trait Session: Send {
 /// A database with the fence installed and a table of values.
 pub(crate) trait Database: Send + Sync {
     fn session(&self) -> Box<dyn Session>;
-    /// Sets a value, whoever holds what.
+    /// Sets a value without a check at the fence.
     fn set(&self, resource: &str, value: i64);
     fn get(&self, resource: &str) -> i64;
     /// The code of a stale token, as drivers show it.

@@ -304,7 +304,7 @@ fn status_reset_and_rights() {
         let rows: Vec<Row> = root.exec(fence::STATUS_SQL, (&resource, &resource)).await.unwrap();
         assert_eq!((rows.len(), rows[0].1, rows[0].2.as_deref()), (1, 1_763_166_000_123_456, Some("redis")));
         assert!(rows[0].3.as_ref().is_some_and(|when| when.starts_with("20") && when.ends_with('Z')), "{rows:?}");
-        // Somebody is inside another fence meanwhile.
+        // Another transaction is inside another fence meanwhile.
         let mut other = Conn::from_url(server.url()).await.unwrap();
         let mut open = other.start_transaction(TxOpts::new()).await.unwrap();
         fence::enter(&mut open, &fresh("inside"), &entrant(1)).await.unwrap();

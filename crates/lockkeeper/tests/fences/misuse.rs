@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use testkit::{PostgresServer, RedisServer};
 use tokio_postgres::NoTls;
 
-/// Nobody has entered before, and two do in the same moment, many times over.
+/// No holder has entered before, and two enter at the same moment, many times over.
 pub(crate) fn first_entries(database: &dyn Database) {
     const ROUNDS: usize = 30;
     let resources: Vec<String> = (0..ROUNDS).map(|_| fresh("first")).collect();
@@ -155,7 +155,7 @@ fn many_install_at_once_on_postgres() {
 
 /// Rights are the caller's own, and a refusal of the database is not one of the fence.
 #[test]
-fn without_rights_nobody_enters_postgres() {
+fn without_rights_a_role_cannot_enter_postgres() {
     let server = postgres::server();
     server.sql("CREATE ROLE stranger LOGIN");
     let url = server.url().replace("postgres@", "stranger@");

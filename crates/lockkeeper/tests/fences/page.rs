@@ -150,9 +150,9 @@ fn an_entry_inside_the_query_that_reads_reads_what_was_true_before() {
     });
 }
 
-/// "Rows stay": those that nobody has entered for long can be told, and only those.
+/// "Rows stay": `entered_at` tells the rows that were not entered for long, and only those.
 #[test]
-fn rows_say_when_somebody_has_entered_last() {
+fn rows_say_when_a_holder_has_entered_last() {
     let [used, refused, left] = [fresh("used"), fresh("refused"), fresh("left")];
     let sqlite = Sqlite::new("wal");
     let (pg, my) = (postgres::server(), mariadb::server());

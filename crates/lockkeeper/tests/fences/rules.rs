@@ -91,7 +91,7 @@ pub(crate) fn agree(database: &dyn Database) {
                     assert!(!message.contains(&HolderId::from_u128(1).to_hex()), "{message}");
                     Some(refusal)
                 }
-                Err(Refused::Conflict) => panic!("nobody else is here"),
+                Err(Refused::Conflict) => panic!("no other transaction is inside"),
             };
             assert_eq!(decided, expected, "{history:?}");
             *if decided.is_none() { &mut entered } else { &mut refused } += 1;

@@ -193,7 +193,8 @@ fn the_typed_entry_and_a_read_before_it() {
     database.set(&resource, 1);
     let (mut one, mut two) = (database.connect(), database.connect());
     let late = two.transaction().unwrap();
-    // The entry after the read is refused as soon as somebody has written meanwhile: it must be repeated.
+    // SQLite refuses the entry after the read if another connection has written meanwhile: the transaction must be
+    // repeated.
     late.query_row("SELECT value FROM balances WHERE id = ?1", [&resource], |_| Ok(())).unwrap();
     let tx = one.transaction().unwrap();
     fence::enter(&tx, &resource, &entrant(7)).unwrap();

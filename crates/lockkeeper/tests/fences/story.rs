@@ -48,7 +48,7 @@ fn alice() {
     read.unwrap();
     guard.check().expect("held when it looks");
     write(&place, "read", &balance.to_string());
-    // Stopped here, after its last look at the guard. Whoever forgets the look comes here too.
+    // Stopped here, after its last check of the guard. A holder that forgets the check comes here too.
     eventually(SOON, "go", || place.join("go").exists());
     let late = session.transaction(&mut |tx| {
         tx.enter(RESOURCE, &entrant)?;

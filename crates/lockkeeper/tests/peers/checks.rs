@@ -50,7 +50,7 @@ macro_rules! beside {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             $(#[$gate])*
-            async fn whoever_is_late_touches_nothing() {
+            async fn a_late_holder_touches_nothing() {
                 peers::late(Kind::$kind).await;
             }
         }
@@ -103,7 +103,8 @@ pub(crate) async fn mix(kind: Kind, place: &Place, ours: &str, theirs: &str) -> 
                 let guard = taken(&keeper, &key).await;
                 sections.push(section(&place, guard.token().get()));
                 guard.release().await.expect("released");
-                // As long as some of ours wait in line, nobody who polls gets in: all leave gaps.
+                // While keepers wait in line, a peer that polls never gets in: so every client pauses between its
+                // turns.
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(0..20))).await;
             }
             sections
@@ -201,9 +202,9 @@ pub(crate) async fn keep_out(kind: Kind) {
             assert!(lock.try_acquire().await.expect("answered").is_none());
             let busy = lock.clone().wait(Duration::from_millis(30)).acquire().await.map(|_| ()).expect_err("theirs");
             assert_eq!(busy.kind(), ErrorKind::Busy);
-            let held = busy.held().expect("somebody");
+            let held = busy.held().expect("a holder");
             // A wait that has ended is taken out of line in the background; a try just then would stand behind it.
-            eventually(SOON, "nobody is in line", || server.cli(&["EXISTS", &line]) == "0");
+            eventually(SOON, "no waiter is in line", || server.cli(&["EXISTS", &line]) == "0");
             assert!(held.holder.is_none() && held.token.is_none() && held.since.is_none(), "{held:?}");
             let record = keeper.inspect(&name).await.expect("answered").expect("held");
             assert!(record.holders.len() == 1 && record.holders[0].note.is_none(), "{record:?}");
@@ -280,7 +281,11 @@ pub(crate) async fn late(kind: Kind) {
     assert!(peer.ask(&format!("take {key} {}", kind.short().as_millis())).0, "free");
     let asked = now();
     let guard = taken(&keeper, &name).await;
-    println!("{kind:?}: in {} ms after a lease of {:?} that nobody ended", (now() - asked) / 1_000_000, kind.short());
+    println!(
+        "{kind:?}: in {} ms after a lease of {:?} that its holder did not end",
+        (now() - asked) / 1_000_000,
+        kind.short()
+    );
     let holder = || kind.holder(server, &key);
     let before = holder();
     for order in ["extend 600000", "free", "extend 600000", "free"] {

@@ -139,7 +139,7 @@ pub(crate) fn now() -> i64 {
 pub(crate) struct Section {
     pub(crate) begin: i64,
     pub(crate) end: i64,
-    /// How often somebody else was seen inside.
+    /// How often another client was seen inside.
     pub(crate) overlaps: u64,
     /// 0 for one of theirs, unless they have tokens too.
     pub(crate) token: u64,

@@ -51,7 +51,7 @@ pub(crate) async fn serve() {
             _ => panic!("no such order: {line}"),
         };
         println!("@ {answer}");
-        std::io::stdout().flush().expect("somebody listens");
+        std::io::stdout().flush().expect("the test reads");
     }
 }
 

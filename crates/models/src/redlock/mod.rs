@@ -210,7 +210,7 @@ impl Redlock {
         }
     }
 
-    /// Nobody listens to a reply to an attempt that is over, or to a node that was given up on.
+    /// The client ignores a reply to an attempt that has ended, or from a node that it gave up on.
     fn hear(&self, s: &mut State, id: Id, node: usize, vote: Vote) {
         let client = id.0 as usize;
         if s.alive(id)

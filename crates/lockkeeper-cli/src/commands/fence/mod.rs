@@ -73,7 +73,7 @@ impl Base {
     fn took_away(&self) -> Option<&'static str> {
         match self {
             Self::Mysql(base) if base.is_mysql() => {
-                Some("MySQL has forgotten who may call the fence: grant EXECUTE on both procedures again")
+                Some("MySQL dropped the rights to call the fence: grant EXECUTE on both procedures again")
             }
             _ => None,
         }
@@ -153,7 +153,7 @@ async fn install(place: &Place, json: bool) -> Result<u8, Failure> {
 async fn status(place: &Place, resource: Option<&str>, json: bool) -> Result<u8, Failure> {
     let (mut base, layout) = installed(place).await?;
     if layout < LAYOUT {
-        let text = "which keeps what was seen and who may enter";
+        let text = "which keeps its tokens and rights";
         let old = format!("the fence in {} has layout {layout}; first: lockkeeper fence install, {text}", place.shown);
         return Err(Failure::config(old));
     }
@@ -166,8 +166,8 @@ async fn status(place: &Place, resource: Option<&str>, json: bool) -> Result<u8,
         )?;
     } else if rows.is_empty() {
         output::say(&resource.map_or_else(
-            || "nobody has entered a fence in this database yet".to_owned(),
-            |resource| format!("nobody has entered the fence of '{}' yet", escape(resource.as_bytes())),
+            || "no holder has entered a fence in this database yet".to_owned(),
+            |resource| format!("no holder has entered the fence of '{}' yet", escape(resource.as_bytes())),
         ));
     } else {
         let dash = || "-".to_owned();
@@ -201,10 +201,10 @@ async fn reset(place: &Place, resource: Option<&str>, json: bool) -> Result<u8, 
     if json {
         output::print_json(&json!({ "v": output::JSON_VERSION, "reset": count }))?;
     } else if count > 0 {
-        output::print(&format!("reset {what} ({count}): the next token is accepted, whatever it is\n"))?;
+        output::print(&format!("reset {what} ({count}): any next token is accepted\n"))?;
     } else {
         let what = if resource.is_some() { what } else { "a fence in this database".to_owned() };
-        output::say(&format!("nobody has entered {what} yet: there is nothing to reset"));
+        output::say(&format!("no holder has entered {what} yet: there is nothing to reset"));
     }
     Ok(if count > 0 { 0 } else { exit::NOT_HELD })
 }
@@ -243,7 +243,7 @@ fn unreached(at: &str, error: &std::io::Error) -> String {
 
 /// What a lock that did not come in time means.
 fn inside() -> String {
-    format!("somebody inside a fence has not finished within {}s; nothing was changed", LOCK_PATIENCE.as_secs())
+    format!("a transaction inside a fence has not finished within {}s; nothing was changed", LOCK_PATIENCE.as_secs())
 }
 
 /// A server that says nothing is not waited for.

@@ -64,7 +64,7 @@ impl Base {
             tokio::spawn(connection);
             client
         };
-        // Of each transaction, not of the session: that may be a pooler's, and somebody else's next.
+        // Set for each transaction, not for the session: a pooler may give the session to another client next.
         let mut settings = format!("SET LOCAL lock_timeout = '{}s'", LOCK_PATIENCE.as_secs());
         if let Some(schema) = &place.schema {
             settings += &format!("; SET LOCAL search_path = \"{}\"", schema.replace('"', "\"\""));

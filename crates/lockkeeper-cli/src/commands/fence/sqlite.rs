@@ -74,7 +74,7 @@ fn map_err(shown: &str, error: &Error) -> Failure {
     let why = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy) => {
             let waited = LOCK_PATIENCE.as_secs();
-            format!("somebody who writes to the file has not finished within {waited}s; nothing was changed")
+            format!("another client's write to the file has not finished within {waited}s; nothing was changed")
         }
         _ => error.to_string(),
     };

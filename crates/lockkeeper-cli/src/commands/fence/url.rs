@@ -78,7 +78,7 @@ impl Place {
 /// The URL, and what the user should know about the choice.
 pub(super) fn choose(argument: Option<&str>) -> Result<(String, Vec<String>), Failure> {
     if let Some(url) = argument {
-        let warning = "the database's URL shows its password to everybody who can list processes; use \
+        let warning = "the database's URL shows its password to every user who can list processes; use \
                        LOCKKEEPER_DATABASE_FILE or ?password_file=";
         let notices = if store::has_secret(url) { vec![warning.to_owned()] } else { Vec::new() };
         return Ok((url.to_owned(), notices));

@@ -7,9 +7,9 @@
 //!   and `jobs` are what a shell would otherwise do.
 //! - `supervise` is the loop over all of these: **the lease is looked at before anything else**.
 //!
-//! When the lock is in danger the whole tree gets TERM with a third of the lease left and KILL with a sixth left, so that
-//! it is gone before anybody else can hold the lock. A process that was stopped from outside cannot act in time; what
-//! it protects needs the fencing token.
+//! When the lease runs short the whole tree gets TERM with a third of the lease left and KILL with a sixth left, so
+//! that it is gone before another client can hold the lock. A `lockkeeper` that was stopped from outside cannot act in
+//! time; the resource then needs the fencing token.
 
 mod ancestors;
 mod child;
@@ -79,7 +79,7 @@ pub(crate) async fn run(store: Option<&str>, args: &RunArgs) -> Result<u8, Failu
         wait::Answer::Got(guard) => guard,
         wait::Answer::Busy if nested && unlimited => {
             let text = format!(
-                "not waited for '{name}': an exclusive claim in line waits for the lockkeeper above this command"
+                "not waited for '{name}': an exclusive claim in line waits for the outer lockkeeper that runs this command"
             );
             voice.tell("notice", &text, output::named(&name, json!({ "message": text })));
             return Ok(args.busy_code);

@@ -147,7 +147,7 @@ impl Supervisor<'_> {
                 told = true;
                 let (name, pids) = (self.lease.name(), tree::ids(&left));
                 let which = if pids.is_empty() { "that /proc hides".to_owned() } else { format!("{pids:?}") };
-                let text = format!("the lock '{name}' is over, but processes cannot be ended: {which}");
+                let text = format!("the lock '{name}' has ended, but lockkeeper cannot end these processes: {which}");
                 self.tell("survivors", &text, json!({ "pids": pids }));
             }
             let reports = async {

@@ -1,7 +1,8 @@
 //! The terminal's foreground: given to the command's process group while it runs, taken back at the end.
 //!
-//! With nobody else in our own group the command gets the foreground from its first moment. In a pipeline (`… | less`) or
-//! a script the others may need it, so it is given only once the command has been stopped for wanting it.
+//! When `lockkeeper` is alone in its process group, the command gets the foreground from its start. In a pipeline (`… |
+//! less`) or a script other processes may need the foreground. There the command gets it only after it was stopped for
+//! using the terminal.
 
 use super::processes::{alone_in_group, own_group};
 use nix::sys::signal::{SigSet, Signal as Number};

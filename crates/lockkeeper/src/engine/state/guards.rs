@@ -51,7 +51,7 @@ impl State {
             ending.awaited = false;
             if ending.repeated && matches!(answer, Ok(Release::NotHeld)) {
                 // The repeat may be what ended it; its answer is on the way, and settles the claim.
-                return Err(Error::unavailable("the release was repeated, and no answer has come in time"));
+                return Err(Error::unavailable("the release was repeated, and the store did not answer in time"));
             }
         }
         self.released(key, &answer, now);

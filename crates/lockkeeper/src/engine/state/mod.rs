@@ -107,7 +107,7 @@ pub(in crate::engine) struct Work {
     pub(in crate::engine) limit: Duration,
 }
 
-/// A map by our own consecutive numbers: nobody outside chooses them, so one multiplication spreads them well enough.
+/// A map by our own consecutive numbers. Callers cannot choose them, so one multiplication spreads them well enough.
 type Keyed<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
 
 #[derive(Debug, Default)]
@@ -228,7 +228,7 @@ impl State {
         mine
     }
 
-    /// A claim was granted: it is held from here on, whoever picks it up.
+    /// A claim was granted: it is held from here on, even before a task picks it up.
     fn grant(&mut self, key: u64, grant: Grant, me: Option<u64>, now: Stamp) -> Option<Turn> {
         let entry = self.claims.get_mut(&key)?;
         let name = entry.claim.name.clone();

@@ -131,7 +131,7 @@ impl State {
                     }
                 } else {
                     if entry.doubt {
-                        // An earlier send of this claim may still arrive, when nobody wants it any more.
+                        // An earlier send of this claim may still arrive, when no task wants it any more.
                         self.end(key, now);
                     } else {
                         self.forget(key);

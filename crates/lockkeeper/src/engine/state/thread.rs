@@ -17,10 +17,10 @@ impl State {
         let work = self.due(now);
         self.sleeps_until = self.next_timer();
         self.wake_thread = false;
-        // Closed and nothing left to renew or release: nobody can need the thread any more.
+        // Closed, with no claim left to renew or release: the thread can exit.
         self.stopped = self.stop || (self.life != Life::Open && self.left() == (0, 0) && self.idle());
         if self.stopped {
-            // Nobody will ring any more.
+            // The thread will not ring these alarms any more.
             self.later.wake.extend(self.alarms.values().cloned());
             return None;
         }

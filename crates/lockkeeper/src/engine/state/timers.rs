@@ -1,4 +1,4 @@
-//! Timers of claims, and alarms of everybody else.
+//! Timers of claims, and alarms of tasks.
 
 use super::{Life, State};
 use crate::clock::Stamp;
