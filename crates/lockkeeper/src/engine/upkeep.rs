@@ -51,7 +51,7 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
                 seat.enter();
             }
             runtime.block_on(upkeep.run());
-            // A store's call that hangs must not keep the thread.
+            // A store call that hangs must not keep the thread from exiting.
             runtime.shutdown_background();
             #[cfg(feature = "testing")]
             drop(seat);
@@ -68,7 +68,7 @@ impl Upkeep {
         let engine = &self.0;
         let sleeper = Sleeper::new();
         let store = engine.store.clone();
-        // Kept across rounds: a store need not expect its event stream to be dropped half-way.
+        // Kept across rounds, so that a store's `next_event` is not dropped half-way.
         let mut event = store.next_event();
         loop {
             let now = engine.clock.now();
@@ -87,7 +87,7 @@ impl Upkeep {
         engine.settled();
     }
 
-    /// Sends what is due; the calls run beside the loop, so that a hung one delays nothing.
+    /// Sends the calls that are due. They run beside the loop, so that one that hangs delays no other.
     fn send(&self, work: Work, now: Stamp) {
         let Work { renew, acquire, release, limit } = work;
         for (keys, claims) in batches(renew) {
@@ -144,7 +144,7 @@ fn batches(mut due: Vec<(u64, Claim)>) -> impl Iterator<Item = (Vec<u64>, Vec<Cl
 
 type Answers<'a, T> = std::pin::Pin<Box<dyn Future<Output = Vec<Result<T>>> + Send + 'a>>;
 
-/// One answer per entry, whatever happens: a call that hangs or answers too little counts as unanswered.
+/// Always one answer per entry: entries that a call leaves out, or that hang, count as unanswered.
 async fn call<T>(
     engine: &Arc<Engine>,
     claims: &[Claim],

@@ -1,4 +1,4 @@
-//! One name's tasks within one keeper: who may ask the store, and who inherits what. Pure.
+//! One name's tasks within one keeper: which task may ask the store, and which one inherits a place in line. Pure.
 //!
 //! A keeper has at most one claim of a name in flight or waiting in the store. While it holds an Exclusive claim, it
 //! has none beside it. A claim counts as ended once its release was tried, or is under way to a store that keeps calls
@@ -94,7 +94,7 @@ pub enum Output {
 }
 
 impl Queue {
-    /// Whether nothing is left to remember.
+    /// Whether the queue is empty and can be dropped.
     pub fn is_idle(&self) -> bool {
         self.tasks.is_empty() && self.pending.is_none() && self.exclusive.is_none()
     }
@@ -125,7 +125,7 @@ impl Queue {
                 if self.exclusive == Some(claim) {
                     self.exclusive = None;
                 }
-                // Lost before it was picked up: the task is back in line where it stood.
+                // The grant was lost before its task picked it up: the task is back in its place in line.
                 for task in self.tasks.iter_mut().filter(|t| t.granted == Some(claim)) {
                     task.granted = None;
                 }
@@ -183,7 +183,8 @@ impl Queue {
                 Some(heir) => {
                     pending.task = heir.id;
                     if !pending.waiting {
-                        // Its call went down with the task; the same claim again finds out what became of it.
+                        // The call was dropped with its task. The next task repeats the claim, and so learns whether it
+                        // was granted.
                         out.push(Output::Try { task: heir.id, claim: pending.claim });
                     }
                     self.pending = Some(pending);
@@ -193,7 +194,7 @@ impl Queue {
         }
     }
 
-    /// Answers whom it can, and starts the next claim if none is under way.
+    /// Answers the tasks that it can, and starts the next claim if none is under way.
     fn advance(&mut self, fresh: u64, out: &mut Vec<Output>) {
         if self.exclusive.is_some() || self.pending.as_ref().is_some_and(|p| p.waiting) {
             self.refuse(|_| true, out);
