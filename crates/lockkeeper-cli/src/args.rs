@@ -149,11 +149,12 @@ pub(crate) struct FencePlace {
 /// What `store` is told.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Make what a store needs, such as tables, with rights that its users need not have.
+    /// Make what a store needs, such as tables. Its later users then need no right to create them.
     ///
-    /// Does nothing where everything is there, or nothing is needed. Without a URL the store is chosen as everywhere.
+    /// Does nothing if everything exists already, or the store needs nothing. Without a URL the store is chosen as for
+    /// other commands.
     Init {
-        /// The store, as a role that may create in it.
+        /// The store's URL, with a login that may create tables in it.
         #[arg(conflicts_with = "store")]
         url: Option<String>,
     },
@@ -168,8 +169,8 @@ pub(crate) struct RunArgs {
     /// Wait at most this long, such as 10s or 5m, then exit 75 [default: for ever].
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
-    /// How long the lock outlives this process if it dies; renewed while it lives. ZooKeeper and Consul may take longer
-    /// to notice: `show` says how long at worst [default: 30s, or the longest that the store allows].
+    /// How long the lock outlives this process if it dies; renewed while it lives. ZooKeeper and Consul may notice the
+    /// death later: `show` says how long it takes at most [default: 30s, or the longest that the store allows].
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
     /// Stop the command before it has held the lock this long [default: no limit].
@@ -187,14 +188,15 @@ pub(crate) struct RunArgs {
     /// A few words that others see while the lock is held.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) label: String,
-    /// The exit code when another holder has the lock; with 0 nothing is said about it either.
+    /// The exit code when another holder has the lock; with 0 there is no message either.
     #[arg(long, value_name = "N", default_value_t = crate::exit::BUSY)]
     pub(crate) busy_code: u8,
     /// Tell what happens as JSON lines on stderr instead of sentences.
     #[arg(long)]
     pub(crate) json: bool,
     /// The lock: 1 to 512 bytes, such as billing/invoices. One that begins with a dash goes after a "--" of its own.
-    // Its place is said because a table that is changed afterwards, as below, would put it behind the command.
+    // The index is given because clap would otherwise put an argument that is changed later, as below, behind the
+    // command.
     #[arg(index = 1)]
     pub(crate) name: OsString,
     /// The command and its arguments, after "--". It finds LOCKKEEPER_TOKEN and others in its environment.

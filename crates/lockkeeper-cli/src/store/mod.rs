@@ -1,6 +1,7 @@
 //! Which store to use: `--store`, `LOCKKEEPER_STORE`, `LOCKKEEPER_STORE_FILE`, `config.toml`, the user's own file.
 //!
-//! Only the last, which the user did not ask for, is announced: it excludes neither other machines nor other users.
+//! Only the user's own file, which the user did not ask for, is announced: it excludes neither other machines nor other
+//! users.
 
 mod identity;
 mod local;

@@ -1,5 +1,5 @@
-//! Calls whose futures are dropped half-way, or which arrive late: whatever the server made of them, the claim can be
-//! ended and the lock goes on.
+//! Calls whose futures are dropped half-way, or which arrive late. Whether or not the server carried them out, the
+//! claim can be ended and the lock can be taken again.
 
 use super::Subject;
 use super::kit::{Hand, eventually, fresh_name, long, open};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// More polls than a call of any store needs; a call that is finished earlier ends the loop.
 const POLLS: usize = 24;
 
-/// How long a claim that was dropped and released may still be in the way: far less than its TTL.
+/// How long a claim that was dropped and released may still block others: far less than its TTL.
 const SETTLES: Duration = Duration::from_secs(10);
 
 /// How long a call may take that is held up at one of several servers: the others decide it, and the store cleans up.
@@ -144,7 +144,7 @@ pub async fn a_late_first_call_takes_nothing_from_its_repeat(subject: &dyn Subje
         if let Some(Ok(Some(Ok(Attempt::Granted(late))))) = answer {
             assert_eq!(late.token, granted.token, "the late call is answered with another grant");
         }
-        // On the same connection this is answered after all that was held up; what it says does not matter here.
+        // On this connection the call is answered after all held-up calls; its answer does not matter here.
         let _ = tokio::time::timeout(SETTLES, detour.late.inspect(&name)).await;
         repeat.kept().await;
         Hand::new(&other, &name, long(&info)).refused().await;

@@ -1,4 +1,4 @@
-//! Never two at once.
+//! Exclusion: never two holders at once.
 
 use super::Subject;
 use super::kit::{Hand, fresh_name, long, open};

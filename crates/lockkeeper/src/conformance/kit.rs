@@ -1,4 +1,4 @@
-//! What the cases are written with: fresh names, claims driven one call at a time, and waiting without luck.
+//! The tools of the cases: fresh names, claims driven one call at a time, and waiting for conditions with a deadline.
 
 use super::Subject;
 use crate::clock::{Stamp, system_now};
@@ -251,7 +251,7 @@ impl Hand {
         grant
     }
 
-    /// Renews and has nothing any more.
+    /// Renews and is told that the claim is lost.
     pub(super) async fn lost(&mut self) -> LossReason {
         match self.renew().await {
             Renewal::Lost(reason) => reason,

@@ -1,4 +1,4 @@
-//! What people see and do: listing, inspecting, breaking.
+//! What operators see and do: listing, inspecting, breaking.
 
 use super::Subject;
 use super::kit::{Hand, fresh_name, long, name, nonce, open, token};
@@ -55,7 +55,7 @@ pub async fn list_pages_show_each_lock_once(subject: &dyn Subject) {
     assert_eq!(list_all(&b, &base).await, BTreeSet::new(), "free locks are not listed");
 }
 
-/// A prefix is compared byte by byte: no character of it means more than itself.
+/// A prefix is compared byte by byte: no character in it is a wildcard.
 pub async fn a_prefix_is_bytes_not_a_pattern(subject: &dyn Subject) {
     let (_, [a, b]) = open(subject).await;
     let base = format!("conformance/prefix/{}/", nonce());
@@ -183,8 +183,8 @@ pub async fn break_needs_the_right_token(subject: &dyn Subject) {
     Hand::new(&b, &name, long(&info)).acquire().await;
 }
 
-/// A broken lock goes to the first in line, with a token above the one that was drawn; and so on for all who wait, also
-/// for one who came after the break, before those who stood there had their turn.
+/// A broken lock goes to the first in line, with a token above the one that the break drew. Every further waiter gets a
+/// higher one, also one that joined after the break while earlier waiters still stood in line.
 pub async fn break_hands_over(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let name = fresh_name("break-queue");

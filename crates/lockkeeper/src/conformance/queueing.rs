@@ -84,7 +84,7 @@ pub async fn a_waiter_that_asks_again_keeps_its_place(subject: &dyn Subject) {
     Hand::new(&a, &name, long(&info)).acquire().await;
 }
 
-/// However a waiter learns of its hand-over, by asking again or by its keep-alive, it is the same grant.
+/// A waiter that learns of its hand-over by asking again, or by its keep-alive, gets one and the same grant.
 pub async fn a_hand_over_is_one_grant(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let (name, mut holder, [mut first, mut second]) = line(&info, [&a, &b], long(&info)).await;

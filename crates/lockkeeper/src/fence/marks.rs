@@ -1,4 +1,4 @@
-//! The rule of every fence, written once: what it remembers, and whom it lets in.
+//! The rule of every fence, written once: what it remembers, and which holders it lets in.
 
 use crate::error::Result;
 use crate::name::LockName;

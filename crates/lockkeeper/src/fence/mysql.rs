@@ -1,9 +1,10 @@
 //! The fence in a MySQL or MariaDB database: one table, and procedures that any language calls in its own transaction.
 //!
 //! `lockkeeper fence install mysql://…` runs [`INSTALL_SQL`]. The one rule: [`ENTER_SQL`] is the **first** statement of
-//! every transaction of the protected work. It matters more here than anywhere: under InnoDB's default, REPEATABLE READ,
-//! the first plain `SELECT` fixes what the whole transaction sees. A read before the entry makes every later read as old
-//! as itself, and nothing tells. Never begin with `START TRANSACTION WITH CONSISTENT SNAPSHOT`.
+//! every transaction of the protected work. It matters more here than anywhere: under InnoDB's default, REPEATABLE
+//! READ, the first plain `SELECT` fixes what the whole transaction sees. After a read before the entry, every later
+//! read is as old as that one, and the server reports no error. Never begin with `START TRANSACTION WITH CONSISTENT
+//! SNAPSHOT`.
 //!
 //! An error does not abort a transaction here: after a refusal, roll back.
 
@@ -38,7 +39,7 @@ pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE resource = CONV
 /// condition for both would lock every row to delete one.
 pub const RESET_ALL_SQL: &str = "DELETE FROM lockkeeper_fences";
 
-/// The statements of [`INSTALL_SQL`], one by one, for a driver. When two do this at once, one of them may get error 1304
+/// The statements of [`INSTALL_SQL`], one by one, for a driver. When two installers run at once, one may get error 1304
 /// or 1060, because the other has just made a procedure or the column: run them all again.
 pub fn install_statements() -> impl Iterator<Item = &'static str> {
     let script = INSTALL_SQL.split_once("DELIMITER //").map_or("", |(_, script)| script);

@@ -5,7 +5,7 @@
 //! committed. Under REPEATABLE READ and SERIALIZABLE the snapshot is older than the wait for an earlier holder, and the
 //! database then refuses with 40001 ([`is_conflict`]): roll back and repeat the transaction.
 //!
-//! `docs/fencing.md` has the same in other languages.
+//! `docs/fencing.md` has the code in other languages.
 
 use super::Refusal;
 #[cfg(feature = "fence-tokio-postgres-0_7")]

@@ -1,4 +1,4 @@
-//! A store round another one that delays, loses, cuts, hangs and repeats calls when a test says so.
+//! A wrapper around a store that delays, loses, cuts, hangs and repeats calls when a test says so.
 //!
 //! Nothing here is timed: a held call goes on when the test lets it, so a test is as fast and as certain as its events.
 
@@ -86,12 +86,12 @@ impl Faults {
         self.set(op, |plan| plan.hold_reply = true);
     }
 
-    /// Events are swallowed from now on, or no longer.
+    /// Whether events are dropped from now on.
     pub fn deafen(&self, deaf: bool) {
         self.0.deaf.store(deaf, Ordering::Release);
     }
 
-    /// Lets go what is held of this kind, and holds no more.
+    /// Delivers the held calls of this kind, and holds no more.
     pub fn let_go(&self, op: Op) {
         self.set(op, |plan| (plan.hold_request, plan.hold_reply) = (false, false));
     }

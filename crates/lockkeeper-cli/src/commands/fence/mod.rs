@@ -21,8 +21,8 @@ use url::{Kind, Place};
 /// How long one question may take. Waiting for a lock of the database is part of it.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long a database waits for a lock of its own before it gives up: less than we wait for it, so that nothing is done
-/// after we have said that it was not.
+/// How long a database waits for one of its own locks. It is less than our own limit, so that the database changes
+/// nothing after we have reported failure.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One fence.
@@ -69,7 +69,7 @@ impl Base {
         }
     }
 
-    /// What the installation that has just replaced an older one took away.
+    /// What the user must restore after an installation that replaced an older one.
     fn took_away(&self) -> Option<&'static str> {
         match self {
             Self::Mysql(base) if base.is_mysql() => {
@@ -194,7 +194,7 @@ fn row_json(row: &Row) -> serde_json::Value {
 }
 
 async fn reset(place: &Place, resource: Option<&str>, json: bool) -> Result<u8, Failure> {
-    // The same in every layout: a row goes, and both its marks with it.
+    // Works in every layout: a deleted row takes both its marks with it.
     let (mut base, _) = installed(place).await?;
     let count = limit(place, base.reset(resource)).await?;
     let what = resource.map_or_else(|| "all fences".to_owned(), |r| format!("the fence of '{}'", escape(r.as_bytes())));
@@ -232,21 +232,21 @@ fn failure(kind: ErrorKind, text: impl Into<String>) -> Failure {
     Failure::from(Error::new(kind, text))
 }
 
-/// Why a server could not be spoken to, naming where it was looked for.
+/// Why the connection to a server failed, with the server's address.
 fn unreached(at: &str, error: &std::io::Error) -> String {
     match error.kind() {
-        // The latter: there is no such socket.
+        // `NotFound`: there is no such socket.
         std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound => format!("nothing listens at {at}"),
         _ => format!("the connection to {at} failed: {error}"),
     }
 }
 
-/// What a lock that did not come in time means.
+/// The sentence for a database lock that was not granted in time.
 fn inside() -> String {
     format!("a transaction inside a fence has not finished within {}s; nothing was changed", LOCK_PATIENCE.as_secs())
 }
 
-/// A server that says nothing is not waited for.
+/// Gives up on a server that does not answer.
 async fn limit<T>(place: &Place, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let late = |_| {
         let text = format!("{} has not answered as {} does within 15s", place.shown, place.kind.title());

@@ -27,7 +27,7 @@ pub(super) fn main(words: &[OsString]) -> u8 {
         (code, text) if text.is_empty() => return code,
         failed => failed,
     };
-    // The shim may be gone.
+    // The shim may have ended.
     let _ = write!(report, "{code} {text}");
     code
 }
@@ -38,7 +38,7 @@ fn become_it(shim: &OsStr, take_terminal: &OsStr, program: &OsStr, arguments: &[
         return (exit::SYSTEM, format!("cannot tie the command to this process: {e}"));
     }
     if *shim != *OsStr::new(&std::os::unix::process::parent_id().to_string()) {
-        // Nothing is left to watch over the command.
+        // No shim is left to watch over the command.
         return (exit::SYSTEM, String::new());
     }
     if take_terminal == terminal::TAKE {
