@@ -160,7 +160,7 @@ async fn open(server: &MysqlServer) -> Conn {
     conn
 }
 
-/// What is usually written: no queue, no modes, nothing of the holder.
+/// What is usually written by hand: no queue, no modes, no note of the holder.
 async fn by_hand(conn: &mut Conn, name: &str) {
     let holder = HolderId::random().unwrap().to_hex();
     let take = format!(

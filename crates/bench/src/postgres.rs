@@ -87,7 +87,7 @@ fn plain() -> [String; 2] {
 enum Way {
     /// The store's own statements.
     Plain,
-    /// The store's own functions, for what those leave.
+    /// The store's own functions, for the cases that the statements do not cover.
     Functions,
     /// The least with a token.
     Least,

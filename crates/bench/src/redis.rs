@@ -38,7 +38,7 @@ pub(crate) fn part(name: &str) {
     }
 }
 
-/// Keeps this thread, and whatever it starts from here on, on one core; where that is not allowed, it goes without.
+/// Pins this thread, and all it starts from here on, to one core; does nothing where that is not allowed.
 pub(crate) fn pin(core: usize) {
     let mut set = CpuSet::new();
     set.set(core % std::thread::available_parallelism().map_or(1, usize::from));

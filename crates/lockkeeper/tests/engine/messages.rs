@@ -271,7 +271,7 @@ fn row_18_the_limit_of_a_wait_in_an_outage_is_unavailable() {
     for mut acquire in [first, second] {
         assert_eq!(acquire.ready().unwrap_err().kind(), ErrorKind::Unavailable);
     }
-    // Without an outage it is busy, and says who is in the way.
+    // Without an outage the error is busy, and names the holder.
     faults.heal();
     let mut third = Probe::new(lock.acquire());
     third.pend();

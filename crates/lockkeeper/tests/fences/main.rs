@@ -1,4 +1,5 @@
-//! Fences in real databases: the rules, the paused holder, and many interleavings, each with a way to see it fail.
+//! Fences in real databases: the rules, the paused holder, and many interleavings. Each has a variant without the fence
+//! that must fail.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program")]
 
 #[path = "../peers/installed.rs"]

@@ -15,7 +15,7 @@ static SERVER: Shared<MysqlServer> = Shared::new();
 pub(crate) fn server() -> Arc<MysqlServer> {
     SERVER.get(|| {
         let server = MysqlServer::new();
-        // Twice, and in both ways: again does no harm.
+        // Twice, and in both ways: installing again does no harm.
         server.sql(fence::INSTALL_SQL);
         let mut connection = connect(&server);
         for statement in fence::install_statements() {
@@ -127,7 +127,7 @@ impl Tx for MyTx<'_> {
     }
 }
 
-/// Why the entry must come first here: a plain read fixes what the transaction sees, and nothing tells.
+/// Why the entry must come first here: a plain read fixes what the transaction sees, without an error.
 #[test]
 fn a_read_before_the_entry_makes_every_later_read_old() {
     let server = server();
@@ -156,7 +156,8 @@ fn a_read_before_the_entry_makes_every_later_read_old() {
     });
 }
 
-/// The setting that is on by default from MariaDB 11.6.2: the same mistake is refused, and the entry first still works.
+/// The setting that is on by default from MariaDB 11.6.2: a read before the entry is refused, and an entry first still
+/// works.
 #[test]
 fn with_snapshot_isolation_a_read_before_the_entry_must_be_repeated() {
     let server = server();
@@ -249,8 +250,8 @@ fn shared_holders_are_inside_together_and_an_exclusive_one_waits() {
     });
 }
 
-/// What a session remembers of its last Shared entry is a hint: an entry that was rolled back, or a fence that was reset
-/// since, does not let it in without its mark.
+/// A session's memory of its last Shared entry is only a hint. After a rollback or a reset the next entry must raise
+/// the mark again.
 #[test]
 fn a_shared_entry_is_marked_though_its_session_remembers_one_that_is_gone() {
     let server = server();

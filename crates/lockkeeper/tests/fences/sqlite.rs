@@ -22,7 +22,7 @@ impl Sqlite {
         let connection = database.connect();
         let mode: String = connection.query_row(&format!("PRAGMA journal_mode = {journal}"), [], |r| r.get(0)).unwrap();
         assert_eq!(mode, journal);
-        // Twice: again does no harm.
+        // Twice: installing again does no harm.
         connection.execute_batch(fence::INSTALL_SQL).unwrap();
         connection.execute_batch(fence::INSTALL_SQL).unwrap();
         connection.execute_batch("CREATE TABLE balances (id TEXT PRIMARY KEY, value INTEGER NOT NULL)").unwrap();
@@ -220,7 +220,7 @@ fn status_reset_and_numbers_of_other_types() {
     let connection = database.connect();
     let version: i64 = connection.query_row(fence::VERSION_SQL, [], |r| r.get(0)).unwrap();
     assert_eq!(version, LAYOUT);
-    // As JavaScript binds it.
+    // A floating-point number, as JavaScript binds it.
     connection.execute("INSERT INTO lockkeeper_fence (resource, token) VALUES ('js', ?1)", [1.763e15]).unwrap();
     let row = connection.query_row(fence::STATUS_SQL, ["js"], |r| Ok((r.get(1)?, r.get(2)?)));
     assert_eq!(row.unwrap(), (1_763_000_000_000_000_i64, None::<String>));

@@ -71,7 +71,7 @@ fn tell(database: &dyn Database, url: &str) {
     alice.signal(Signal::STOP);
     eventually(SOON, "Alice stands still", || is_stopped(alice.pid()));
 
-    // Granted only after her lease has ended.
+    // Bob is granted the lock only after Alice's lease has ended.
     let (_keeper, bob) = acquire(place.path());
     let entrant = Entrant::of(&bob.lease()).unwrap();
     let done = database.session().transaction(&mut |tx| {

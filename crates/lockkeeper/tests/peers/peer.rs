@@ -91,7 +91,7 @@ pub(crate) struct Section {
     pub(crate) token: u64,
 }
 
-/// What a lock is there for: only one at a time may do it. The peers do the same.
+/// The critical section: only one client at a time may run it. The peers run it too.
 pub(crate) fn section(place: &Path, token: u64) -> Section {
     let begin = now();
     let inside = place.join("inside");
