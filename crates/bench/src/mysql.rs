@@ -1,5 +1,5 @@
-//! The MySQL store against two statements by hand (an upsert that draws the token, an update that ends the lease) and
-//! against its own procedure, called by hand. On MariaDB, by loopback.
+//! The MySQL store against two statements by hand: an upsert that draws the token, and an update that ends the lease.
+//! Also against its own procedure, called by hand. On MariaDB, by loopback.
 
 mod handover;
 mod held;

@@ -1,7 +1,7 @@
 //! The Redis store against the same commands sent by hand, on a server of its own.
 //!
-//! Serial and contended cases share one core with the server (a halted core takes longer to
-//! wake than a round trip), throughput cases get one core each. Run it with `nice -n -20` on a busy machine.
+//! Serial and contended cases share one core with the server, because a halted core takes longer to wake than a round
+//! trip. Throughput cases get one core each. Run it with `nice -n -20` on a busy machine.
 
 mod contended;
 mod held;

@@ -57,8 +57,8 @@ pub(crate) enum Command {
     },
     /// Take a lock away from its holder.
     ///
-    /// The holder's command is stopped as soon as its lockkeeper notices; until then it may still be at work, so its
-    /// writes must be fenced by the token. Exits 1 when no holder has the lock with that token (any more).
+    /// The holder's lockkeeper stops its command as soon as it notices. Until then the command may still be at work, so
+    /// a fence must refuse its writes by the token. Exits 1 when no holder has the lock with that token (any more).
     Break {
         /// The lock.
         name: OsString,

@@ -1,8 +1,8 @@
 //! Optimistic concurrency: no lock, but a version that a write demands, and another try when another client was faster.
 //!
-//! The cheapest tool where conflicts are rare and the work can be repeated: `UPDATE … WHERE id = 9 AND version = 4`
-//! changes no row when the version has moved on. [`retry_on_conflict`] repeats the whole read, compute and write, with
-//! random pauses that grow, up to a limit.
+//! It is the cheapest tool where conflicts are rare and the work can be repeated. `UPDATE … WHERE id = 9 AND version =
+//! 4` changes no row when the version is no longer 4. [`retry_on_conflict`] repeats the whole read, compute and write,
+//! with random pauses that grow, up to a limit.
 
 use crate::engine::{back_off, metrics};
 use crate::error::{Error, ErrorKind, Result};

@@ -1,5 +1,5 @@
 //! D: keepers with several tasks each, in line for one lock. Tasks give up at any time, a keeper may die, requests get
-//! lost and overtake each other; what is lost is repeated while its keeper lives.
+//! lost and overtake each other. A living keeper repeats what was lost.
 //!
 //! Time is coarse: one step of it is a whole lease. A claim that its keeper knows is kept alive over it; every other
 //! claim has ended after it.

@@ -13,8 +13,8 @@ use std::path::Path;
 pub struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// Runs the test of this name once more, in a process that may have a disk of its own: `Some` there, and `None` here,
-    /// after it has passed.
+    /// Runs the test of this name once more, in a process that may have a disk of its own. Returns `Some` there, and
+    /// `None` here, after it has passed.
     ///
     /// # Panics
     /// When it fails there, or the system allows no disk of one's own.

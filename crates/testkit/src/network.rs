@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 pub struct Network(());
 
 impl Network {
-    /// Runs the test of this name once more, in a process with a loopback of its own: `Some` there, and `None` here, after
-    /// it has passed.
+    /// Runs the test of this name once more, in a process with a loopback of its own. Returns `Some` there, and `None`
+    /// here, after it has passed.
     ///
     /// # Panics
     /// When it fails there, or the system allows no network of one's own.

@@ -1,6 +1,6 @@
-//! Many waiters of one lock, against a baton of BLPOP and RPUSH with one connection per waiter: first come, first served
-//! by the server itself, but no lock (it has no lease, no owner, no token). Once with a thread for every waiter, the least
-//! there is; once with tasks on the runtime and the driver that the locks use.
+//! Many waiters of one lock, against a baton of BLPOP and RPUSH with one connection per waiter. The server passes the
+//! baton in order of arrival, but it is no lock: it has no lease, no owner, no token. Once with a thread for every
+//! waiter, the least there is; once with tasks on the runtime and the driver that the locks use.
 
 use super::{client, connect, pin, runtime, wire};
 use crate::measure::quantile;

@@ -110,8 +110,8 @@ pub async fn a_dropped_release_can_be_repeated(subject: &dyn Subject) {
     }
 }
 
-/// The first call of a claim, and whatever the store sent to clean it up, arrives after a repeat was granted by another
-/// way: the repeat keeps what it has.
+/// The first call of a claim, and the store's messages to clean it up, arrive after a repeat was granted over another
+/// connection. The repeat keeps its grant.
 pub async fn a_late_first_call_takes_nothing_from_its_repeat(subject: &dyn Subject) {
     let (info, [other]) = open(subject).await;
     let Some(detour) = subject.detour() else { unreachable!("the case is skipped") };

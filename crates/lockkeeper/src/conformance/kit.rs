@@ -154,8 +154,8 @@ impl Hand {
         one(store.try_acquire(&[self.stamped()]).await)
     }
 
-    /// Calls until there is an answer: stores give up on a call after a part of its lease, which is short here, and a busy
-    /// machine is no outage. The answer, and whether an earlier call of these was left without one.
+    /// Calls until there is an answer. Stores give up on a call after a part of its lease, which is short here, so a
+    /// busy machine may cost an answer. Returns the answer, and whether an earlier call got none.
     async fn answered<T, F>(&mut self, op: &str, call: impl Fn(Arc<dyn Store>, Claim) -> F) -> (T, bool)
     where
         F: Future<Output = Vec<Result<T>>>,

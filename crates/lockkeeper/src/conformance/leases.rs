@@ -154,8 +154,8 @@ pub async fn a_repeat_with_a_longer_ttl_is_kept_for_its_lease(subject: &dyn Subj
     longer(subject, async |_, hand, _| Some(hand.acquire().await.lease)).await;
 }
 
-/// Takes one lock of every mode with a short TTL, sends `again` with a long one, and then nothing until the short one
-/// would have ended. `again` answers the lease, or `None` when the lock is gone.
+/// Takes one lock of every mode with a short TTL and sends `again` with a long one. Then it sends nothing until the
+/// short one would have ended. `again` answers the lease, or `None` when the lock is gone.
 async fn longer(subject: &dyn Subject, again: impl AsyncFn(&StoreInfo, &mut Hand, Duration) -> Option<Duration>) {
     let (info, [a, b]) = open(subject).await;
     let mut modes = vec![Mode::Exclusive];

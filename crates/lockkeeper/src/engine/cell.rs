@@ -128,7 +128,7 @@ impl Cell {
         }
     }
 
-    /// The span that margins are fractions of: a `max_hold` shorter than the TTL is the real end, and a lease that was
+    /// The time that margins are fractions of. A `max_hold` shorter than the TTL is the real end. A lease that was
     /// handed over is short until it is renewed.
     pub(crate) fn span(&self) -> Duration {
         let (lease, end) = self.first;

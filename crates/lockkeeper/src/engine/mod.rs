@@ -4,8 +4,8 @@
 //! - `state` the tables they live in, under one lock; `wait` when to ask again.
 //! - `upkeep` the keeper's thread: renewals, keep-alives, late releases, events. `acquire` the callers' side.
 //!
-//! Two lanes: *upkeep* runs on the keeper's own thread, so a starved or ended executor loses no lock; *calls* (acquire,
-//! release) run in the caller's task, because a hop to another thread costs more than the rest of the cycle.
+//! There are two lanes. *Upkeep* runs on the keeper's own thread, so a starved or ended executor loses no lock. *Calls*
+//! (acquire, release) run in the caller's task, because a hop to another thread costs more than the rest of the cycle.
 
 mod acquire;
 mod alarm;

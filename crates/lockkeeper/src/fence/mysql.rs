@@ -40,7 +40,7 @@ pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE resource = CONV
 pub const RESET_ALL_SQL: &str = "DELETE FROM lockkeeper_fences";
 
 /// The statements of [`INSTALL_SQL`], one by one, for a driver. When two installers run at once, one may get error 1304
-/// or 1060, because the other has just made a procedure or the column: run them all again.
+/// or 1060, because the other has just made a procedure or the column. Then run all statements again.
 pub fn install_statements() -> impl Iterator<Item = &'static str> {
     let script = INSTALL_SQL.split_once("DELIMITER //").map_or("", |(_, script)| script);
     let script = script.split_once("DELIMITER ;").map_or(script, |(script, _)| script);
@@ -62,8 +62,8 @@ pub fn is_stale(sqlstate: &str) -> bool {
     refusal(sqlstate) == Some(Refusal::Stale)
 }
 
-/// Whether the error number asks for the whole transaction to be repeated: a deadlock, a lock wait that took too long, a
-/// row that changed since the snapshot, or, in Group Replication, another member that was faster.
+/// Whether the error number asks for the whole transaction to be repeated. The causes are a deadlock, a lock wait that
+/// took too long, a row that changed since the snapshot, or a faster member in Group Replication.
 pub fn is_conflict(errno: u16) -> bool {
     matches!(errno, 1213 | 1205 | 1020 | 3101)
 }

@@ -1,9 +1,9 @@
 //! The fence in a PostgreSQL database: one table, and functions that any language calls in its own transaction.
 //!
-//! `lockkeeper fence install postgres://…` runs [`INSTALL_SQL`]. The one rule: [`ENTER_SQL`] is the **first** statement of
-//! every transaction of the protected work. Under READ COMMITTED the statements after it see what earlier holders have
-//! committed. Under REPEATABLE READ and SERIALIZABLE the snapshot is older than the wait for an earlier holder, and the
-//! database then refuses with 40001 ([`is_conflict`]): roll back and repeat the transaction.
+//! `lockkeeper fence install postgres://…` runs [`INSTALL_SQL`]. The one rule: [`ENTER_SQL`] is the **first** statement
+//! of every transaction of the protected work. Under READ COMMITTED the statements after it see what earlier holders
+//! have committed. Under REPEATABLE READ and SERIALIZABLE the snapshot is older than the wait for an earlier holder.
+//! The database then refuses with 40001 ([`is_conflict`]): roll back and repeat the transaction.
 //!
 //! `docs/fencing.md` has the code in other languages.
 

@@ -7,8 +7,8 @@ use crate::clock::Stamp;
 use crate::store::{Grant, LossReason};
 use std::time::Duration;
 
-/// The most by which a renewal may come early to join a batch, so that few calls renew many locks that were taken one
-/// after another.
+/// The most by which a renewal may come early to join a batch. So few calls renew many locks that were taken one after
+/// another.
 pub(crate) const MAX_SLACK: Duration = Duration::from_millis(50);
 
 /// The end of validity of a lease counted from `stamp`: 1 % for clocks that run at different speeds, 2 ms for rounding.
@@ -122,8 +122,8 @@ impl Hold {
         Some(next.map_or(self.deadline(), |next| next.min(self.deadline())))
     }
 
-    /// How much earlier than planned a renewal may join a batch. A repeat keeps its pause: near the deadline pauses are
-    /// shorter than the slack, and a store that fails at once would be asked in a tight loop.
+    /// How much earlier than planned a renewal may join a batch. A repeat keeps its pause. Near the deadline pauses are
+    /// shorter than the slack, and the keeper would ask a store that fails at once in a tight loop.
     fn slack(&self) -> Duration {
         if self.phase == Phase::Suspect {
             return Duration::ZERO;

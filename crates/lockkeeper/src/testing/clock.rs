@@ -1,7 +1,7 @@
 //! A clock that stands still until a test moves it.
 //!
-//! Moving it is synchronous: when `advance` returns, every keeper on this clock has acted on the new time and gone back
-//! to sleep, so a test needs no sleeps of its own.
+//! Moving it is synchronous. When `advance` returns, every keeper on this clock has acted on the new time and sleeps
+//! again. So a test needs no sleeps of its own.
 
 use crate::clock::{self, Stamp};
 use std::cell::Cell;

@@ -1,6 +1,6 @@
 //! A wrapper around a store that delays, loses, cuts, hangs and repeats calls when a test says so.
 //!
-//! Nothing here is timed: a held call goes on when the test lets it, so a test is as fast and as certain as its events.
+//! Nothing here depends on time: a held call goes on when the test lets it.
 
 use crate::error::{Error, Result};
 use crate::name::LockName;

@@ -3,7 +3,7 @@
 //! Messages are delayed, lost and reordered.
 //!
 //! A release is sent once here: what it leaves on a living session only the sweep ends. The timers of upkeep are not
-//! modelled one by one: what they would find is asked for when there is something to find and nothing under way.
+//! modelled one by one. Instead a keeper asks when there is news to find and no message under way.
 
 mod check;
 mod keeper;

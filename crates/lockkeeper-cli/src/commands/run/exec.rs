@@ -1,7 +1,8 @@
 //! The first moments of the command's process, between fork and exec: `lockkeeper __exec SHIM TERMINAL FD CMD…`.
 //!
-//! It asks to die with the shim, makes sure that the shim has not died before, takes the terminal if it was promised one,
-//! and becomes the command. No shell, no interpolation: the words are passed on as they are.
+//! It asks the kernel to end it with the shim, and checks that the shim has not ended before. Then it takes the
+//! terminal if it was promised one, and becomes the command. No shell, no interpolation: the words are passed on as
+//! they are.
 
 use super::{link, terminal};
 use crate::exit;

@@ -1,15 +1,15 @@
 //! `run`: a command under a lock. Waits, starts the command, watches over both, releases, and passes on the exit code.
 //!
 //! - `wait` takes the lock and tells who holds it meanwhile; `ancestors` refuses a run that could only deadlock.
-//! - `child` starts the `shim`, which outlives this process for as long as it takes to end what the command started, and
-//!   the shim starts the command through `exec`; `link` joins them.
+//! - `child` starts the `shim`, and the shim starts the command through `exec`; `link` joins them. If this process
+//!   dies, the shim lives on until it has ended all that the command started.
 //! - `tree` finds, stops and ends whatever the command started, through `processes`; `terminal`, `signals`
 //!   and `jobs` are what a shell would otherwise do.
 //! - `supervise` is the loop over all of these: **the lease is looked at before anything else**.
 //!
-//! When the lease runs short the whole tree gets TERM with a third of the lease left and KILL with a sixth left, so
-//! that it is gone before another client can hold the lock. A `lockkeeper` that was stopped from outside cannot act in
-//! time; the resource then needs the fencing token.
+//! When the lease runs short, the whole tree gets TERM with a third of the lease left and KILL with a sixth left. So it
+//! is gone before another client can hold the lock. A `lockkeeper` that was stopped from outside cannot act in time;
+//! the resource then needs the fencing token.
 
 mod ancestors;
 mod child;
