@@ -32,7 +32,7 @@ pub(crate) fn part(name: &str) {
     }
 }
 
-/// Keeps this thread, and whatever it starts from here on, on one core; where that is not allowed, it goes without.
+/// Pins this thread, and all it starts from here on, to one core; does nothing where that is not allowed.
 fn pin() {
     let mut set = CpuSet::new();
     set.set(0);

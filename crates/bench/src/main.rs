@@ -54,7 +54,7 @@ fn main() {
     }
 }
 
-/// What a figure means nothing without.
+/// The facts printed with every figure: machine, kernel, compiler, commit.
 fn header() {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpu

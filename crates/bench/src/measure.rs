@@ -19,7 +19,7 @@ impl Sample {
         quantile(&self.cpu, 0.5)
     }
 
-    /// The median of the ratios to `floor`, round by round: what slows a whole round down drops out.
+    /// The median of the ratios to `floor`, round by round, so that a slow round does not change it.
     pub(crate) fn ratio(&self, floor: &Self) -> f64 {
         quantile(&self.wall.iter().zip(&floor.wall).map(|(ours, floor)| ours / floor).collect::<Vec<_>>(), 0.5)
     }

@@ -1,5 +1,5 @@
-//! The MySQL store against two statements by hand (an upsert that draws the token, an update that ends the lease) and
-//! against its own procedure, called by hand. On MariaDB, by loopback.
+//! The MySQL store against two statements by hand: an upsert that draws the token, and an update that ends the lease.
+//! Also against its own procedure, called by hand. On MariaDB, by loopback.
 
 mod handover;
 mod held;
@@ -160,7 +160,7 @@ async fn open(server: &MysqlServer) -> Conn {
     conn
 }
 
-/// What is usually written: no queue, no modes, nothing of the holder.
+/// What is usually written by hand: no queue, no modes, no note of the holder.
 async fn by_hand(conn: &mut Conn, name: &str) {
     let holder = HolderId::random().unwrap().to_hex();
     let take = format!(

@@ -62,7 +62,7 @@ const TAKE: &str = "INSERT INTO least AS l VALUES ($1, 1, $2, clock_timestamp() 
     WHERE l.holder IS NULL OR l.expires <= clock_timestamp() RETURNING l.token";
 const END: &str = "UPDATE least SET holder = NULL WHERE name = $1 AND holder = $2";
 
-/// What the store sends for a lock that nobody else wants.
+/// What the store sends for a lock that no other client wants.
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 fn plain() -> [String; 2] {
     [
@@ -87,7 +87,7 @@ fn plain() -> [String; 2] {
 enum Way {
     /// The store's own statements.
     Plain,
-    /// The store's own functions, for what those leave.
+    /// The store's own functions, for the cases that the statements do not cover.
     Functions,
     /// The least with a token.
     Least,
@@ -123,7 +123,7 @@ impl Floor {
     }
 
     async fn cycle(&self, way: Way, name: &str) {
-        // A holder nobody can guess, as every real client makes one.
+        // A random holder id, as every real client makes one.
         let holder = Id(HolderId::random().unwrap());
         if way == Way::Least {
             let taken = self.client.query(&self.least[0], &[&name.as_bytes(), &holder]).await.unwrap();

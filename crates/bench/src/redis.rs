@@ -1,7 +1,7 @@
 //! The Redis store against the same commands sent by hand, on a server of its own.
 //!
-//! Serial and contended cases share one core with the server (a halted core takes longer to
-//! wake than a round trip), throughput cases get one core each. Run it with `nice -n -20` on a busy machine.
+//! Serial and contended cases share one core with the server, because a halted core takes longer to wake than a round
+//! trip. Throughput cases get one core each. Run it with `nice -n -20` on a busy machine.
 
 mod contended;
 mod held;
@@ -38,7 +38,7 @@ pub(crate) fn part(name: &str) {
     }
 }
 
-/// Keeps this thread, and whatever it starts from here on, on one core; where that is not allowed, it goes without.
+/// Pins this thread, and all it starts from here on, to one core; does nothing where that is not allowed.
 pub(crate) fn pin(core: usize) {
     let mut set = CpuSet::new();
     set.set(core % std::thread::available_parallelism().map_or(1, usize::from));
@@ -155,7 +155,7 @@ impl Floor {
     }
 
     async fn cycle(&mut self, way: Way, name: &str) {
-        // A holder nobody can guess, as every real client makes one.
+        // A random holder id, as every real client makes one.
         let holder = HolderId::random().unwrap().to_hex();
         let (fence, queue) = (format!("lk:f:{{{name}}}"), format!("lk:q:{{{name}}}"));
         let taking = match way {

@@ -35,7 +35,7 @@ async fn by_hand(server: &ZooKeeperServer) -> Client {
 
 #[derive(Clone, Copy)]
 enum Way {
-    /// No lock: nobody looks who else is there.
+    /// No lock: the client does not check for other holders.
     Writes,
     /// Each answer is waited for.
     Recipe,

@@ -57,8 +57,8 @@ pub(crate) enum Command {
     },
     /// Take a lock away from its holder.
     ///
-    /// The holder's command is stopped as soon as its lockkeeper notices; until then it may still be at work, so its
-    /// writes must be fenced by the token. Exits 1 when no holder has the lock with that token (any more).
+    /// The holder's lockkeeper stops its command as soon as it notices. Until then the command may still be at work, so
+    /// a fence must refuse its writes by the token. Exits 1 when no holder has the lock with that token (any more).
     Break {
         /// The lock.
         name: OsString,
@@ -100,7 +100,8 @@ pub(crate) enum FenceCommand {
     Install {
         #[command(flatten)]
         place: FencePlace,
-        /// Only print the SQL, for somebody else to run; postgres:, mysql: or sqlite: is enough of a URL.
+        /// Only print the SQL, for example for a database administrator; postgres:, mysql: or sqlite: is enough of a
+        /// URL.
         #[arg(long, conflicts_with = "json")]
         print: bool,
         /// One JSON object on stdout.
@@ -120,7 +121,7 @@ pub(crate) enum FenceCommand {
     },
     /// Forget the tokens that were seen, after a move to a store whose numbers are smaller.
     ///
-    /// Stop everybody who works on the resource first: the next token is accepted, whatever it is. Exits 1 when there is
+    /// First stop all programs that work on the resource: the fence then accepts any next token. Exits 1 when there is
     /// nothing to forget.
     #[command(group = clap::ArgGroup::new("which").required(true).args(["resource", "all"]))]
     Reset {
@@ -148,11 +149,12 @@ pub(crate) struct FencePlace {
 /// What `store` is told.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Make what a store needs, such as tables, with rights that its users need not have.
+    /// Make what a store needs, such as tables. Its later users then need no right to create them.
     ///
-    /// Does nothing where everything is there, or nothing is needed. Without a URL the store is chosen as everywhere.
+    /// Does nothing if everything exists already, or the store needs nothing. Without a URL the store is chosen as for
+    /// other commands.
     Init {
-        /// The store, as a role that may create in it.
+        /// The store's URL, with a login that may create tables in it.
         #[arg(conflicts_with = "store")]
         url: Option<String>,
     },
@@ -161,14 +163,14 @@ pub(crate) enum StoreCommand {
 /// What `run` is told.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Do not wait: exit 75 at once when somebody else holds the lock.
+    /// Do not wait: exit 75 at once when another client holds the lock.
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) nonblock: bool,
     /// Wait at most this long, such as 10s or 5m, then exit 75 [default: for ever].
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
-    /// How long the lock outlives this process if it dies; renewed while it lives. ZooKeeper and Consul may take longer
-    /// to notice: `show` says how long at worst [default: 30s, or the longest that the store allows].
+    /// How long the lock outlives this process if it dies; renewed while it lives. ZooKeeper and Consul may notice the
+    /// death later: `show` says how long it takes at most [default: 30s, or the longest that the store allows].
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
     /// Stop the command before it has held the lock this long [default: no limit].
@@ -177,7 +179,7 @@ pub(crate) struct RunArgs {
     /// Share the lock with other --shared holders.
     #[arg(short, long, conflicts_with = "permits")]
     pub(crate) shared: bool,
-    /// Take one of N permits: at most N at once. Everybody must name the same N.
+    /// Take one of N permits: at most N at once. All clients must name the same N.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     /// Release when the command itself ends. Otherwise the lock is held until all it has started has ended too.
@@ -186,14 +188,15 @@ pub(crate) struct RunArgs {
     /// A few words that others see while the lock is held.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) label: String,
-    /// The exit code when another holder has the lock; with 0 nothing is said about it either.
+    /// The exit code when another holder has the lock; with 0 there is no message either.
     #[arg(long, value_name = "N", default_value_t = crate::exit::BUSY)]
     pub(crate) busy_code: u8,
     /// Tell what happens as JSON lines on stderr instead of sentences.
     #[arg(long)]
     pub(crate) json: bool,
     /// The lock: 1 to 512 bytes, such as billing/invoices. One that begins with a dash goes after a "--" of its own.
-    // Its place is said because a table that is changed afterwards, as below, would put it behind the command.
+    // The index is given because clap would otherwise put an argument that is changed later, as below, behind the
+    // command.
     #[arg(index = 1)]
     pub(crate) name: OsString,
     /// The command and its arguments, after "--". It finds LOCKKEEPER_TOKEN and others in its environment.

@@ -5,9 +5,9 @@ use serde_json::json;
 
 /// The command line could not be understood: `EX_USAGE`.
 pub(crate) const USAGE: u8 = 64;
-/// A setting or the surroundings cannot work: `EX_CONFIG`.
+/// A setting or the environment cannot work: `EX_CONFIG`.
 pub(crate) const CONFIG: u8 = 78;
-/// The machine refused something that should work: `EX_OSERR`.
+/// The operating system refused a call that should work: `EX_OSERR`.
 pub(crate) const SYSTEM: u8 = 71;
 /// Another holder has the lock.
 pub(crate) const BUSY: u8 = 75;
@@ -87,7 +87,7 @@ impl Failure {
         }
     }
 
-    /// The lock was lost before it was of use.
+    /// The lock was lost before the command was started.
     pub(crate) fn lost(text: impl Into<String>) -> Self {
         Self { code: LOST, kind: ErrorKind::Lost.as_str(), text: text.into() }
     }

@@ -24,7 +24,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     match written {
-        // The reader (`head`, say) has seen enough.
+        // The reader, such as `head`, has closed the pipe.
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|e| Failure::system(format!("cannot write the output: {e}"))),
     }
@@ -97,14 +97,14 @@ pub(crate) fn age(since: Option<SystemTime>) -> Option<Duration> {
     since.map(|s| s.elapsed().unwrap_or_default())
 }
 
-/// Who, for people.
+/// A holder in words.
 pub(crate) fn who(note: Option<&Note>) -> String {
     note.map_or_else(|| "another holder".to_owned(), Note::to_string)
 }
 
 /// Who holds a lock and for how long, in one phrase.
 pub(crate) fn holders(record: &Record) -> String {
-    let Some(first) = record.holders.first() else { return "nobody".to_owned() };
+    let Some(first) = record.holders.first() else { return "no holder".to_owned() };
     let mut text = who(first.note.as_ref());
     if let Some(age) = age(first.since) {
         text += &format!(" for {}", lockkeeper::duration::short(age));

@@ -1,4 +1,5 @@
-//! The way to stderr: a thread with a bounded queue, so that a reader that stands still never holds up the lock's keeper.
+//! Writing to stderr: a thread with a bounded queue, so that a reader that stops reading never blocks the lock's
+//! keeper.
 //!
 //! Lines keep their order. What does not fit is left out, and a line says how many were. At the end of the program the
 //! thread has a short time to write the rest.
@@ -13,9 +14,9 @@ use std::time::Duration;
 
 /// How much may wait to be written: hours of events, or a second of the busiest log, and still little memory.
 const MOST: usize = 256 * 1024;
-/// How long the rest may take at the end: a reader that lives takes it at once.
+/// How long the rest may take at the end: a working reader takes it at once.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long the order of our lines and the command's is worth waiting for.
+/// How long to wait so that our lines come before the command's.
 const A_MOMENT: Duration = Duration::from_millis(100);
 
 /// Whether everything on stderr is JSON.
@@ -42,7 +43,7 @@ pub(crate) fn write(text: String) {
     }
 }
 
-/// Waits a moment for what was said so far, where another process is about to write to the same place.
+/// Waits a moment until our lines are written, because the command is about to write to stderr too.
 pub(crate) fn flush() {
     if let Some(queue) = QUEUE.get() {
         queue.wait(A_MOMENT);
@@ -56,7 +57,7 @@ pub(crate) fn finish() {
     }
 }
 
-/// A closed stderr is not worth failing for.
+/// A closed stderr is not an error.
 fn put_down(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
@@ -115,7 +116,7 @@ impl Queue {
 
     /// Writes whatever comes, for ever.
     fn write_all(&self, out: impl Fn(&str)) {
-        // A terminal that asks for it stops those who write from the background, and with this thread the whole process.
+        // A terminal with `tostop` stops a background process that writes, and so our whole process.
         let mut set = nix::sys::signal::SigSet::empty();
         set.add(nix::sys::signal::Signal::SIGTTOU);
         // Cannot fail for a valid set.
@@ -144,7 +145,7 @@ impl Queue {
 
     fn wait(&self, limit: Duration) {
         let busy = |inside: &mut Inside| inside.writing || !inside.items.is_empty();
-        // Whether it is empty now makes no difference any more.
+        // The caller goes on after `limit`, whether or not the queue is empty.
         let _ = self.changed.wait_timeout_while(self.lock(), limit, busy);
     }
 }

@@ -22,7 +22,7 @@ fn round(place: &Place, url: &str, word: &str, enter: impl Fn()) {
     assert!(again.code == Some(0) && again.stdout.contains("was installed already"), "{again:?}");
     let object = ends(place, &["fence", "install", "--json", url]).stdout;
     assert_eq!(object, format!("{{\"changed\":false,\"database\":\"{word}\",\"layout\":2,\"v\":1}}\n"));
-    one_sentence(&ends(place, &["fence", "status", url]), 0, "nobody has entered a fence");
+    one_sentence(&ends(place, &["fence", "status", url]), 0, "no holder has entered a fence");
     enter();
     let table = ends(place, &["fence", "status", url]);
     let lines: Vec<_> = table.stdout.lines().collect();
@@ -159,7 +159,7 @@ fn a_password_comes_from_a_file_or_the_environment() {
     for password in ["hunt%20er%402", "hunter3"] {
         let argument = url.replace("me@", &format!("me:{password}@"));
         let ended = ends(&place, &["fence", "install", &argument]);
-        assert!(ended.stderr.contains("to everybody who can list processes"), "{ended:?}");
+        assert!(ended.stderr.contains("to every user who can list processes"), "{ended:?}");
         assert_eq!(ended.code, Some(if password == "hunter3" { 77 } else { 0 }), "{ended:?}");
         assert!(!format!("{ended:?}").contains("hunt"), "{ended:?}");
     }
@@ -282,8 +282,8 @@ fn what_is_printed_can_be_run_by_somebody_else() {
     let (postgres, mariadb) = (PostgresServer::new(), MysqlServer::new());
     postgres.sql(&text("postgres:"));
     mariadb.sql(&text("mariadb://host/db"));
-    one_sentence(&ends(&place, &["fence", "status", &postgres.url()]), 0, "nobody has entered a fence");
-    one_sentence(&ends(&place, &["fence", "status", &mariadb.url()]), 0, "nobody has entered a fence");
+    one_sentence(&ends(&place, &["fence", "status", &postgres.url()]), 0, "no holder has entered a fence");
+    one_sentence(&ends(&place, &["fence", "status", &mariadb.url()]), 0, "no holder has entered a fence");
     assert_eq!(text("mysql:"), text("mariadb:"));
 }
 
@@ -400,9 +400,9 @@ fn a_reset_that_was_given_up_is_not_done_later() {
         two.query_drop("COMMIT").await.unwrap();
     });
     let ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lockkeeper'";
-    testkit::eventually(testkit::SOON, "nobody is left in PostgreSQL", || postgres.sql(ours) == "0");
+    testkit::eventually(testkit::SOON, "no session is left in PostgreSQL", || postgres.sql(ours) == "0");
     let theirs = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'DELETE%'";
-    testkit::eventually(testkit::SOON, "nobody is left in MariaDB", || mariadb.sql(theirs) == "0");
+    testkit::eventually(testkit::SOON, "no session is left in MariaDB", || mariadb.sql(theirs) == "0");
     let count = file.query_row("SELECT count(*) FROM lockkeeper_fences", [], |row| row.get::<_, i64>(0));
     assert_eq!(count, Ok(1));
     assert_eq!(postgres.sql("SELECT token FROM lockkeeper_fences"), "34");

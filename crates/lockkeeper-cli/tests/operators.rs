@@ -70,7 +70,7 @@ fn ls_fits_the_screen_and_never_cuts_a_token() {
 fn show_tells_holder_waiters_and_the_worst_case() {
     let place = Place::new();
     let free = place.ends(&["show", "job"]);
-    assert!(free.code == Some(0) && free.stdout.contains("nobody holds it"), "{free:?}");
+    assert!(free.code == Some(0) && free.stdout.contains("not held"), "{free:?}");
     let _holder = place.holder("job", &[]);
     let _first = place.start(&["run", "--label", "one", "job", "--", "true"]);
     place.until_waiting("job", 1);
@@ -95,7 +95,7 @@ fn break_needs_the_token_that_was_seen() {
     let right = place.ends(&["break", "job", "--token", &token]);
     assert!(right.code == Some(0) && right.stdout.contains("was taken from the holder"), "{right:?}");
     assert_eq!(holder.wait().code, Some(76));
-    one_sentence(&place.ends(&["break", "job", "--token", &token]), 1, "nobody holds it now");
+    one_sentence(&place.ends(&["break", "job", "--token", &token]), 1, "it is not held now");
     let object = place.ends(&["break", "job", "--token", &token, "--json"]);
     assert!(object.code == Some(1) && object.stdout.contains("\"broken\":false"), "{object:?}");
 }

@@ -65,7 +65,7 @@ fn wrong_command_lines() {
         (vec!["run", "--max-hold", "0", "x", "--", "touch", "ran"], 78, "max_hold of 0"),
         (vec!["run", "--max-hold", "1ms", "x", "--", "touch", "ran"], 78, "sqlite allows 50ms or more"),
         (vec!["run", "--label", &long, "x", "--", "touch", "ran"], 78, "at most 200"),
-        (vec!["run", "--store", "memory:", "x", "--", "touch", "ran"], 78, "would exclude nobody"),
+        (vec!["run", "--store", "memory:", "x", "--", "touch", "ran"], 78, "would exclude no other process"),
         (vec!["run", "--store", "mongo://x", "x", "--", "touch", "ran"], 78, "known are memory:[NAME], sqlite:PATH"),
         (vec!["run", "--store", "what", "x", "--", "touch", "ran"], 78, "begins with its scheme"),
         (vec!["run", "--store", "sqlite:a.db?bussy=1s", "x", "--", "touch", "ran"], 78, "known are busy"),

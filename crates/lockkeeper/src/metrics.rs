@@ -1,5 +1,5 @@
-//! Counters and histograms through the `metrics` facade. Handles are made once per keeper, so a lock cycle formats
-//! nothing; install the exporter before connecting. Lock names are never labels: there may be millions.
+//! Counters and histograms through the `metrics` facade. Handles are made once per keeper, so a lock cycle formats no
+//! names. Install the exporter before connecting. Lock names are never labels: there may be millions.
 
 use crate::store::LossReason;
 use metrics::{
@@ -7,7 +7,7 @@ use metrics::{
 };
 use std::time::Duration;
 
-/// Why guards end without a release. `Released` is none, and a forked child counts nothing.
+/// Why guards end without a release. `Released` is not such a reason, and a forked child counts nothing.
 const LOSSES: [LossReason; 7] = [
     LossReason::Expired,
     LossReason::MaxHold,
@@ -46,7 +46,8 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Every counter exists from here on, at zero: a rate over one that first appears at 1 misses the first event.
+    /// Every counter exists from here on, at zero. A counter that first appears at 1 would hide its first event from a
+    /// rate.
     pub(crate) fn new(store: &'static str) -> Self {
         describe();
         FENCES.into_iter().for_each(|fence| fence_rejections(fence).increment(0));
@@ -79,7 +80,7 @@ impl Metrics {
         self.wait.record(d.as_secs_f64());
     }
 
-    /// A guard was released after `held`, with `margin` left: how a TTL is tuned.
+    /// A guard was released after `held`, with `margin` left until the deadline. Operators tune the TTL by the margin.
     pub(crate) fn let_go(&self, held: Duration, margin: Duration) {
         self.hold.record(held.as_secs_f64());
         self.margin.record(margin.as_secs_f64());

@@ -1,8 +1,8 @@
-//! Optimistic concurrency: no lock, but a version that a write demands, and another try when somebody was faster.
+//! Optimistic concurrency: no lock, but a version that a write demands, and another try when another client was faster.
 //!
-//! The cheapest tool where conflicts are rare and the work can be repeated: `UPDATE … WHERE id = 9 AND version = 4`
-//! changes no row when the version has moved on. [`retry_on_conflict`] repeats the whole read-think-write, with pauses
-//! that grow and differ, and with an end.
+//! It is the cheapest tool where conflicts are rare and the work can be repeated. `UPDATE … WHERE id = 9 AND version =
+//! 4` changes no row when the version is no longer 4. [`retry_on_conflict`] repeats the whole read, compute and write,
+//! with random pauses that grow, up to a limit.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics;
@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Handle};
 pub enum Turn<T> {
     /// Written; the result.
     Done(T),
-    /// Somebody was faster, and nothing was written: read again.
+    /// Another client was faster, and nothing was written: read again.
     Conflict,
 }
 
@@ -61,8 +61,8 @@ impl Retry {
         self
     }
 
-    /// The pause after the first conflict; each later one is up to twice as long. A random half of each is left out, so
-    /// that two who met do not meet again. Default: 2 ms.
+    /// The pause after the first conflict; each later one is up to twice as long. A random part of up to half of each
+    /// is left out, so that two clients that met do not meet again. Default: 2 ms.
     #[must_use]
     pub fn first_pause(mut self, pause: Duration) -> Self {
         self.first_pause = pause;
@@ -77,7 +77,7 @@ impl Retry {
     }
 }
 
-/// The course of one operation; the same for both faces.
+/// The attempts of one operation, shared by the async and the blocking function.
 struct Course<'a> {
     retry: &'a Retry,
     began: Instant,
@@ -87,12 +87,12 @@ struct Course<'a> {
 impl<'a> Course<'a> {
     fn begin(retry: &'a Retry) -> Result<Self> {
         if retry.attempts == 0 {
-            return Err(Error::invalid_config("a retry policy of 0 attempts would do nothing; at least 1 is needed"));
+            return Err(Error::invalid_config("a retry policy of 0 attempts is not possible; at least 1 is needed"));
         }
         Ok(Self { retry, began: Instant::now(), attempt: 1 })
     }
 
-    /// After a conflict: how long to pause before the next attempt, or the error that ends the course.
+    /// After a conflict: how long to pause before the next attempt, or the error that ends the attempts.
     fn again(&mut self) -> Result<Duration> {
         let pause = back_off(self.retry.first_pause, self.attempt - 1, self.retry.longest_pause);
         let spent = self.began.elapsed();
@@ -101,7 +101,7 @@ impl<'a> Course<'a> {
             let (attempts, spent) = (self.attempt, crate::duration::short(spent));
             return Err(Error::new(
                 ErrorKind::Busy,
-                format!("others were faster in each of {attempts} attempts within {spent}"),
+                format!("other clients were faster in each of {attempts} attempts within {spent}"),
             ));
         }
         metrics::conflict("repeated");
@@ -139,7 +139,7 @@ impl<'a> Course<'a> {
 /// an attempt.
 ///
 /// # Cancellation
-/// Dropping the future drops the attempt under way; what a cancelled write has done is for the database to say.
+/// Dropping the future drops the attempt under way. Only the database knows whether a cancelled write took effect.
 pub async fn retry_on_conflict<T, E, F, W>(retry: &Retry, mut act: F) -> Result<T, E>
 where
     F: FnMut(u32) -> W,
@@ -170,7 +170,7 @@ where
     }
 }
 
-/// Sleeps on any executor, or on none that knows time.
+/// Sleeps on any executor, also on one without timers.
 async fn pause(length: Duration) {
     let sleep = timer().map(|timer| {
         let _inside = timer.enter();
@@ -178,7 +178,7 @@ async fn pause(length: Duration) {
     });
     match sleep {
         Some(sleep) => sleep.await,
-        // No thread to be had: better a short stop here than no pause at all.
+        // No thread could be started: blocking here for a short time is better than no pause.
         None => std::thread::sleep(length.min(Duration::from_millis(5))),
     }
 }

@@ -472,7 +472,7 @@ impl State {
         })
     }
 
-    /// Forgets answers that nobody will listen to, so that they do not multiply the states.
+    /// Forgets answers that no keeper will listen to, so that they do not multiply the states.
     fn tidy(&mut self) {
         let keepers = &self.keepers;
         self.network.retain(|m| match m {

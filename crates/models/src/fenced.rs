@@ -1,5 +1,5 @@
-//! C: read-modify-write behind a fence. Leases are worth nothing here: a holder may be paused for ever and its messages
-//! may arrive at any time, so only the fence stands between an old holder and the value. Shared holders only read, and what
+//! C: read-modify-write behind a fence. Leases protect nothing here: a holder may be paused for ever and its messages
+//! may arrive at any time. Only the fence protects the value from an old holder. Shared holders only read, and what
 //! they have read stays true until a later Exclusive holder enters.
 
 use lockkeeper::fence::Marks;
@@ -11,7 +11,7 @@ use stateright::{Model, Property};
 pub enum Variant {
     /// `enter` raises the fence and reads in one step, before anything else.
     Shipped,
-    /// The fence is looked at on writes only; the value comes from a plain read.
+    /// The fence is checked on writes only; the value comes from a plain read.
     WriteOnly,
     /// `enter` checks the fence but does not raise it.
     NotRaised,
@@ -120,7 +120,7 @@ pub struct State {
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// This one is granted the lock: whoever had it has run out of time.
+    /// This holder is granted the lock: the lease of the holder before has ended.
     Grant(usize),
     /// Enters the register.
     Enter(usize),
@@ -132,7 +132,7 @@ pub enum Action {
     Deliver(Message),
     /// A message is lost.
     Lose(Message),
-    /// Somebody reads without a pass.
+    /// A reader without a pass reads.
     Peek,
 }
 
@@ -155,7 +155,8 @@ impl Fenced {
             let admitted = marks.enter_shared(name, name, pass.token).expect("one lock");
             match self.variant {
                 Variant::SharedUnmarked => marks = s.fence.clone(),
-                // As if it had the token below: none, below the first.
+                // Raises the mark only to the token below, so that an equal token passes. Below the first token there
+                // is none.
                 Variant::EqualPasses => {
                     marks = s.fence.clone();
                     if let Ok(below) = Token::new(token - 1) {
@@ -329,7 +330,7 @@ impl Model for Fenced {
             Property::sometimes("an old holder is refused", |m: &Fenced, s: &State| {
                 s.refused || m.variant == Variant::WriteOnly
             }),
-            // What a reader without a pass must live with: the value may change before it acts.
+            // Allowed for a reader without a pass: the value may change before it acts.
             Property::sometimes("a plain read is overtaken", |_, s: &State| s.seen != 0 && s.seen != s.version),
         ]
     }

@@ -1,8 +1,8 @@
 //! D: keepers with several tasks each, in line for one lock. Tasks give up at any time, a keeper may die, requests get
-//! lost and overtake each other; what is lost is repeated while its keeper lives.
+//! lost and overtake each other. A living keeper repeats what was lost.
 //!
-//! Time is coarse: one step of it is a whole lease. Claims that their keeper knows are kept alive over it, whatever
-//! nobody keeps alive has ended after it.
+//! Time is coarse: one step of it is a whole lease. A claim that its keeper knows is kept alive over it; every other
+//! claim has ended after it.
 
 use crate::claim;
 use lockkeeper::clock::Stamp;
@@ -21,7 +21,7 @@ pub enum Variant {
     Shipped,
     /// When the head gives up, its place in line goes with it and the next task starts at the back.
     PlaceLost,
-    /// A cancel is sent once, and the session keeps whatever it left in the store alive.
+    /// A cancel is sent once, and the session keeps the claim alive if the cancel is lost.
     CancelOnce,
     /// A claim counts as settled once any of its acquires was answered, though another is still under way.
     SettledByAnyAnswer,
@@ -336,8 +336,8 @@ impl Handover {
     fn leave(&self, s: &mut State, k: u8, task: u64) {
         let now = s.now();
         let place = s.keeper(k).queue.pending().filter(|p| p.task == task && p.waiting).map(|p| id(k, p.claim));
-        // A place that has ended before its keeper could keep it alive is nothing to inherit, nor is one whose acquire
-        // took a whole lease to arrive: its grant would be worth nothing.
+        // A place that ended before its keeper could keep it alive cannot be inherited. Nor can one whose acquire took
+        // a whole lease to arrive, since its grant would have ended.
         let held = s.slot.holders.iter().filter(|h| h.expires > now).map(|h| h.id);
         let line: Vec<_> = held.chain(s.slot.waiters.iter().filter(|w| w.expires > now).map(|w| w.id)).collect();
         let handed = s.slot.handed().map(|(_, id, grant)| (id, grant.stamp));
@@ -455,7 +455,7 @@ impl Handover {
                 }
             }
             Message::Push(k, key, stamp) => {
-                // A push that comes after its lease says nothing of what the claim is now: the keep-alive will tell.
+                // A push that comes after its lease does not tell the claim's present state; the keep-alive will.
                 if hold::deadline(stamp, TTL) > now || self.variant == Variant::LatePush {
                     self.granted(s, k, key, stamp, TTL);
                 }
@@ -463,7 +463,7 @@ impl Handover {
         }
     }
 
-    /// Forgets messages that nobody listens to. A push that comes before its answer is left to the keep-alive.
+    /// Forgets messages that no keeper listens to. A push that comes before its answer is left to the keep-alive.
     fn tidy(&self, s: &mut State) {
         let keepers = &s.keepers;
         s.network.retain(|m| {
@@ -494,7 +494,7 @@ impl Handover {
         let mut entries = s.slot.holders.iter().map(|h| h.id).chain(s.slot.waiters.iter().map(|w| w.id));
         let keepers = || (0u8..).zip(&s.keepers);
         s.network.is_empty()
-            // What a dead keeper left ends by time. A living one must not leave anything.
+            // The claims of a dead keeper end by time. A living keeper must leave none behind.
             && entries.all(|id| s.is_alive(id))
             && keepers().all(|(k, keeper)| {
                 keeper.claims.iter().all(|c| match c.role {

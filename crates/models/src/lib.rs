@@ -46,7 +46,7 @@ where
     explore(model, None)
 }
 
-/// Like [`check`], and looks for ever shorter ways to break the property.
+/// Like [`check`], and then searches for shorter and shorter paths that break the property.
 pub fn shortest<M>(model: M) -> Outcome
 where
     M: Model + Clone + Send + Sync + 'static,
@@ -121,7 +121,7 @@ impl Outcome {
         })
     }
 
-    /// The checker found the way to break `property`; the number of steps.
+    /// Checks that the checker broke `property`; returns the number of steps.
     ///
     /// # Panics
     /// When it found none, or another.

@@ -105,6 +105,6 @@ fn twin_claim_per_task() {
 fn twin_settled_by_any_answer() {
     // The next task repeats the call of one that gave up; the first call arrives when all is over.
     let outcome = run("", Handover { variant: Variant::SettledByAnyAnswer, ..all_exclusive() });
-    let (property, _) = outcome.broken.expect("the late call is granted to nobody");
+    let (property, _) = outcome.broken.expect("the late call is granted, and no task takes it");
     assert!(["no stall", "nothing is left behind"].contains(&property), "{property}");
 }

@@ -14,7 +14,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Before a server on this port. Ends with the process: it waits for connections that nobody makes.
+    /// Before a server on this port. Its thread waits for connections until the process ends.
     pub fn before(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let counted = Self { port: listener.local_addr().expect("it is bound").port(), trips: Arc::default() };

@@ -7,13 +7,14 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// A file system of a few megabytes, in memory. Nobody else sees it, and it ends with the process at the latest.
+/// A file system of a few megabytes, in memory. Other processes do not see it, and it ends with this process at the
+/// latest.
 #[derive(Debug)]
 pub struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// Runs the test of this name once more, in a process that may have a disk of its own: `Some` there, and `None` here,
-    /// after it has passed.
+    /// Runs the test of this name once more, in a process that may have a disk of its own. Returns `Some` there, and
+    /// `None` here, after it has passed.
     ///
     /// # Panics
     /// When it fails there, or the system allows no disk of one's own.
@@ -48,7 +49,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Somebody may still have a file open: it ends with them.
+        // A process may still have a file open: the file system ends when that process closes it.
         let _ = unmount(self.0.path(), UnmountFlags::DETACH);
     }
 }

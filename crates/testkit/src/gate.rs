@@ -45,7 +45,7 @@ impl Gate {
         let port = listener.local_addr().expect("it is bound").port();
         let shared = Arc::new(Shared::default());
         let all = shared.clone();
-        // Ends with the process: it waits for connections that nobody makes.
+        // The thread waits for connections until the process ends.
         thread::spawn(move || {
             for caller in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
@@ -91,8 +91,8 @@ impl Gate {
         self.shared.lock().connections.iter().filter(|connection| connection.held.is_some()).count()
     }
 
-    /// Delivers all that was held back. What came from callers that have hung up has been read by the server when this
-    /// returns; on a connection that is still used, whatever is asked next is answered after it.
+    /// Delivers all that was held back. When this returns, the server has read what callers that hung up had sent. On a
+    /// connection still in use, the next call is answered after the held-back ones.
     pub fn deliver(&self) {
         let mut state = self.shared.lock();
         let mut orphans = Vec::new();

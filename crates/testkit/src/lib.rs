@@ -1,5 +1,5 @@
-//! What tests of real processes need: directories that vanish, processes that are watched, stopped and killed, terminals,
-//! and waiting for a condition instead of for a time.
+//! What tests of real processes need: temporary directories, terminals, and processes that are watched, stopped and
+//! killed. Tests wait for a condition, not for a time.
 
 mod certificates;
 mod consul;

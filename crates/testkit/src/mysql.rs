@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// A server of a test's own; killed when dropped. Its user is `root`, without a password, its database `test`.
 ///
-/// It is the MariaDB of this machine; with `LOCKKEEPER_TEST_MYSQL=8.0` or `8.4` in the environment the MySQL that
-/// `scripts/mysql` has unpacked, with the binary log, the login plugin and the TLS that such a server has by default.
+/// It is the MariaDB of this machine. With `LOCKKEEPER_TEST_MYSQL=8.0` or `8.4` in the environment it is the MySQL that
+/// `scripts/mysql` has unpacked. Such a server has its default binary log, login plugin and TLS.
 #[derive(Debug)]
 pub struct MysqlServer {
     process: Option<Proc>,
@@ -23,7 +23,7 @@ pub struct MysqlServer {
 /// A machine has only so many asynchronous requests, and tests start many servers at once.
 const NO_AIO: &str = "--skip-innodb-use-native-aio";
 
-/// A program of the server; its own directory is not on everybody's path.
+/// A program of the server; its directory is not on every user's PATH.
 fn installed(name: &str) -> Command {
     let runs =
         |name: &str| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();

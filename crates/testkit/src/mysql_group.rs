@@ -45,7 +45,8 @@ impl MysqlGroup {
                  SET GLOBAL group_replication_bootstrap_group = off",
                 if n == 0 { "on" } else { "off" },
             ));
-            // Whoever joins one that is not there yet finds nobody to tell it what happened, and asks again in a minute.
+            // A server that joins before the one ahead of it is online finds no donor, and tries again only after a
+            // minute.
             let joined = (n + 1).to_string();
             eventually(SOON, "it is a member", || members[..=n].iter().all(|server| server.sql(online) == joined));
         }

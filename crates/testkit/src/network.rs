@@ -3,13 +3,13 @@
 use crate::own::is_inside;
 use std::process::{Command, Stdio};
 
-/// The loopback of a test's own; nobody else sees what happens to it.
+/// A loopback interface of the test's own; other processes do not use it.
 #[derive(Debug)]
 pub struct Network(());
 
 impl Network {
-    /// Runs the test of this name once more, in a process with a loopback of its own: `Some` there, and `None` here, after
-    /// it has passed.
+    /// Runs the test of this name once more, in a process with a loopback of its own. Returns `Some` there, and `None`
+    /// here, after it has passed.
     ///
     /// # Panics
     /// When it fails there, or the system allows no network of one's own.
@@ -17,7 +17,7 @@ impl Network {
         is_inside(test, "--net", "ip link set lo up").then_some(Self(()))
     }
 
-    /// Drops every packet from now on. Nobody is told: connections stay open at both ends.
+    /// Drops every packet from now on. Neither end is told: connections stay open.
     pub fn cut(&self) {
         tc(&["add", "dev", "lo", "root", "pfifo", "limit", "0"]);
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 const INSIDE: &str = "TESTKIT_INSIDE";
 
-/// Runs the test of this name once more, in a process of its own, where no other test says anything: `true` there, and
+/// Runs the test of this name once more, in a process of its own, where no other test logs. Returns `true` there, and
 /// `false` here, after it has passed.
 ///
 /// # Panics

@@ -122,7 +122,7 @@ impl PostgresServer {
         give_away(dir.path());
         let settings = settings.iter().flat_map(|setting| ["-c".to_owned(), (*setting).to_owned()]).collect();
         let mut server = Self { process: None, port: free_port(), options: settings, dir };
-        // Somebody else may take the port first; another one is as good.
+        // Another process may take the port first: try again with another port.
         for _ in 0..5 {
             if server.try_start() {
                 return server;

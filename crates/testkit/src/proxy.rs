@@ -1,4 +1,4 @@
-//! A way to a Redis server that is slow in one direction, and slower still for what nobody asked for.
+//! A proxy to a Redis server: slow in one direction, and slower still for pushed messages.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ impl Proxy {
         let port = listener.local_addr().expect("it is bound").port();
         let held = Arc::new(AtomicU64::new(0));
         let count = held.clone();
-        // Ends with the process: it waits for connections that nobody makes.
+        // The thread waits for connections until the process ends.
         thread::spawn(move || {
             for caller in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };

@@ -106,7 +106,7 @@ impl RedisServer {
 
     fn begin(options: Vec<String>, dir: TempDir, tls: bool) -> Self {
         let mut server = Self { process: None, port: free_port(), options, dir, tls, login: Vec::new() };
-        // Somebody else may take the port first; another one is as good.
+        // Another process may take the port first: try again with another port.
         for _ in 0..5 {
             if server.try_start() {
                 return server;

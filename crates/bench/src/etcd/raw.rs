@@ -1,5 +1,5 @@
-//! The floor: a transaction that puts a key on a lease if it is absent, and one that deletes it if it is there. And the
-//! same with what a lock needs: who it is, and whether anybody is before it.
+//! The floor: a transaction that puts a key on a lease if it is absent, and one that deletes it if it is there. And
+//! these two with what a lock needs: the holder's note, and whether another claim is before it.
 
 use prost::{Message, Oneof};
 use tonic::Request;

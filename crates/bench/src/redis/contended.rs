@@ -1,6 +1,6 @@
-//! Many waiters of one lock, against a baton of BLPOP and RPUSH with one connection per waiter: first come, first served
-//! by the server itself, but no lock (it has no lease, no owner, no token). Once with a thread for every waiter, the least
-//! there is; once with tasks on the runtime and the driver that the locks use.
+//! Many waiters of one lock, against a baton of BLPOP and RPUSH with one connection per waiter. The server passes the
+//! baton in order of arrival, but it is no lock: it has no lease, no owner, no token. Once with a thread for every
+//! waiter, the least there is; once with tasks on the runtime and the driver that the locks use.
 
 use super::{client, connect, pin, runtime, wire};
 use crate::measure::quantile;
@@ -43,7 +43,7 @@ impl Course {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Everybody waits: off they go.
+    /// All waiters wait: lets them begin.
     fn start(&self) {
         self.until.store(self.now() + self.time.as_nanos() as u64, Ordering::SeqCst);
         self.releasing();
@@ -135,10 +135,10 @@ fn rpush() -> Cmd {
 }
 
 fn all_wait(connection: &mut redis::Connection, waiters: usize) {
-    let everybody = format!("blocked_clients:{waiters}");
+    let blocked = format!("blocked_clients:{waiters}");
     testkit::eventually(testkit::SOON, "all wait for the baton", || {
         let clients: String = redis::cmd("INFO").arg("clients").query(connection).unwrap();
-        clients.lines().any(|line| line.trim_end() == everybody)
+        clients.lines().any(|line| line.trim_end() == blocked)
     });
 }
 

@@ -55,7 +55,7 @@ fn elsewhere(command: &mut Command) -> Option<f64> {
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 
-/// Serial cycles of everybody, in turn, on one core with the server.
+/// Serial cycles of every client, in turn, on one core with the server.
 pub(super) fn run() {
     pin(1);
     let server = RedisServer::new();

@@ -91,7 +91,7 @@ pub(super) fn run() {
     let runtime = runtime();
     let url = format!("redlock://{}?max_ttl=5s", hosts.join(","));
     let keeper = runtime.block_on(Keeper::builder(&url).ttl(Duration::from_secs(5)).connect()).unwrap();
-    // Servers this young count for nothing yet: they may have forgotten a lock.
+    // Servers that have just started do not count yet: they may have forgotten a lock.
     testkit::eventually(testkit::SOON, "the servers count", || {
         runtime.block_on(keeper.lock("first").try_acquire()).is_ok()
     });
@@ -122,7 +122,7 @@ pub(super) fn run() {
     for frozen in 1..=2 {
         servers[frozen - 1].pause();
         let mut times = Vec::new();
-        // The first cycles find out.
+        // In the first cycles the keeper finds out which servers are frozen.
         ours(&runtime, &keeper, &mut times);
         times.clear();
         for _ in 0..3 {

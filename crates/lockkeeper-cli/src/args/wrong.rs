@@ -70,7 +70,7 @@ pub(super) fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
     }
 }
 
-/// An option or a word that has no place here.
+/// An option or a word that this command does not take.
 fn unknown(error: &clap::Error, arg: &str, argv: &[OsString]) -> String {
     let is_run = argv.iter().skip(1).any(|word| word == "run");
     if is_run && !arg.starts_with('-') && !argv.iter().any(|word| word == "--") {
@@ -105,7 +105,7 @@ fn unknown(error: &clap::Error, arg: &str, argv: &[OsString]) -> String {
     }
 }
 
-/// A hint, where something known looks like what was written.
+/// A hint, if a known word resembles what the user wrote.
 fn did_you_mean(known: Option<&str>) -> String {
     known.map_or_else(String::new, |known| format!(" (did you mean '{known}'?)"))
 }

@@ -21,18 +21,18 @@ pub(crate) async fn break_lock(store: Option<&str>, name: &OsStr, token: Token, 
         output::print_json(&output::named(&name, fields))?;
     } else if above.is_some() {
         output::print(&format!(
-            "'{name}' was taken from the holder with token {token}; fences refuse that token once a later one was shown\n"
+            "'{name}' was taken from the holder with token {token}; a fence refuses that token once a later holder has entered\n"
         ))?;
     } else {
         let now = keeper.inspect(&name).await?.filter(|r| !r.holders.is_empty());
         let now = now.map_or_else(
-            || "nobody holds it now".to_owned(),
+            || "it is not held now".to_owned(),
             |r| {
                 let tokens: Vec<_> = r.holders.iter().filter_map(|h| h.token).map(|t| t.to_string()).collect();
                 format!("it is held with token {} by {}", tokens.join(", "), output::holders(&r))
             },
         );
-        output::say(&format!("nobody holds '{name}' with token {token}: {now}"));
+        output::say(&format!("no holder has '{name}' with token {token}: {now}"));
     }
     Ok(if above.is_some() { 0 } else { exit::NOT_HELD })
 }

@@ -24,7 +24,7 @@ pub(crate) fn man(command: Option<&str>) -> Result<(), Failure> {
     let man = Man::new(table.override_usage(usage)).title(title).source(SOURCE);
     let mut page = Vec::new();
     render(&man, has_examples, &mut page).map_err(|e| Failure::system(format!("cannot write the manual: {e}")))?;
-    // Every section begins with it; once is enough.
+    // Every section repeats this line; keep the first.
     let preamble = Roff::new().render();
     output::print(&format!("{preamble}{}", String::from_utf8_lossy(&page).replace(&preamble, "")))
 }

@@ -35,7 +35,7 @@ fn worst_hand_over(record: &Record, info: &StoreInfo) -> Option<Duration> {
 fn page(record: &Record, scheme: &str, worst: Option<Duration>) -> String {
     let mut text = format!("{} ({scheme})\n", output::bold(&record.name.to_string()));
     if record.holders.is_empty() {
-        text += "  nobody holds it\n";
+        text += "  not held\n";
     }
     for holder in &record.holders {
         text += &format!("  held by {}\n", output::who(holder.note.as_ref()));
@@ -49,11 +49,13 @@ fn page(record: &Record, scheme: &str, worst: Option<Duration>) -> String {
         text += &format!("  {remark}\n");
     }
     if let Some(worst) = worst {
-        text +=
-            &format!("  if a holder died now, it would be free in {} at worst\n", lockkeeper::duration::short(worst));
+        text += &format!(
+            "  if a holder died now, the lock would be free in {} at the latest\n",
+            lockkeeper::duration::short(worst)
+        );
     }
     match record.waiting {
-        0 => text += "  nobody waits\n",
+        0 => text += "  no waiters\n",
         n => text += &format!("  {n} waiting, next first\n"),
     }
     for (i, waiter) in record.waiters.iter().enumerate() {

@@ -15,9 +15,9 @@ pub(crate) async fn init(flag: Option<&str>, url: Option<&str>) -> Result<u8, Fa
         Err(error) if error.kind() == ErrorKind::Denied => Some(error),
         made => made.map(|()| None)?,
     };
-    // Makes a store where there is none; and if that was refused, it knows better why.
+    // Creates the store if it is missing; if the server refuses, this error says why.
     let keeper = chosen.connect().await?;
-    // MySQL refuses to make what is there, too; a keeper that has connected has seen that it is.
+    // MySQL also refuses to create what exists. A keeper that has connected has seen that it exists.
     if let Some(error) = refused.filter(|_| keeper.info().scheme != "mysql") {
         return Err(error.into());
     }
@@ -25,7 +25,7 @@ pub(crate) async fn init(flag: Option<&str>, url: Option<&str>) -> Result<u8, Fa
     Ok(0)
 }
 
-/// Makes what has gone missing of a store that is there.
+/// Creates the missing parts of an existing store.
 async fn make(url: &str) -> lockkeeper::Result<()> {
     match url.split(':').next().unwrap_or_default().to_ascii_lowercase().as_str() {
         "postgres" | "postgresql" => PostgresStore::install(url).await,

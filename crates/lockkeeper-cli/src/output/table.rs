@@ -8,7 +8,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// Between two columns.
 const GAP: usize = 2;
 
-/// How a table gives way on a narrow screen: first cells are shortened, then columns are left out.
+/// How a table fits a narrow screen: first cells are shortened, then columns are left out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Narrow<'a> {
     /// Columns whose cells may be shortened, and the width that each keeps.
@@ -50,7 +50,7 @@ fn fit(screen: usize, mut full: Vec<(usize, usize)>, narrow: Narrow<'_>) -> Vec<
         let mut kept = full.clone();
         let floor = |column: usize| narrow.shorten.iter().find(|(c, _)| *c == column).map(|(_, least)| *least);
         while total(&kept) > screen {
-            // The widest gives way first.
+            // The widest column is shortened first.
             let wide = kept.iter_mut().filter(|(column, width)| floor(*column).is_some_and(|least| *width > least));
             let Some((_, width)) = wide.max_by_key(|(_, width)| *width) else { break };
             *width -= 1;
@@ -84,7 +84,7 @@ pub(crate) fn shortened(text: &str, columns: usize) -> String {
     short
 }
 
-/// How wide a terminal is, `None` when it is none. `COLUMNS` says more than the terminal.
+/// How wide the terminal is, `None` without a terminal. `COLUMNS` overrides the terminal's own width.
 pub(crate) fn screen(output: impl AsFd + IsTerminal) -> Option<usize> {
     if !output.is_terminal() {
         return None;
@@ -93,7 +93,7 @@ pub(crate) fn screen(output: impl AsFd + IsTerminal) -> Option<usize> {
     Some(said.filter(|columns| *columns > 0).unwrap_or_else(|| terminal_width(output)))
 }
 
-/// How wide a terminal says that it is; 80 when it does not say, as terminals were when they could not.
+/// The width that the terminal reports; 80, the classic width, when it reports none.
 pub(crate) fn terminal_width(output: impl AsFd) -> usize {
     let columns = rustix::termios::tcgetwinsize(output).map_or(0, |size| usize::from(size.ws_col));
     if columns == 0 { 80 } else { columns }

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-/// What of a URL decides where its locks are. Two spellings of one place are one.
+/// The parts of a URL that decide where its locks are, so that two spellings of one place are equal.
 pub(crate) fn identity(url: &str) -> String {
     let (url, query) = url.split_once('?').unwrap_or((url, ""));
     let Some((scheme, place)) = url.split_once(':') else { return url.to_owned() };
@@ -30,7 +30,7 @@ pub(crate) fn identity(url: &str) -> String {
     format!("{scheme}://{}/{}{}", hosts.join(","), decoded(path), chosen(scheme, query))
 }
 
-/// A host with its port; who logs in makes no difference.
+/// A host with its port, without the login.
 fn address(host: &str, port: &str) -> String {
     let host = decoded(host.rsplit('@').next().unwrap_or(host)).to_ascii_lowercase();
     let has_port = host.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
@@ -47,7 +47,7 @@ fn chosen(scheme: &str, query: &str) -> String {
     let layout = option("layout", if scheme == "redis" { "plain" } else { "lockkeeper" });
     let options = match scheme {
         "postgres" | "mysql" => match (option("mode", "lease").as_str(), layout.as_str()) {
-            // Session locks are the server's own: only their key counts.
+            // Session locks belong to the server, not to a table: only their key counts.
             (mode @ ("advisory" | "get_lock"), _) => vec![mode.to_owned(), option("key", "native")],
             (_, "shedlock") => vec![layout, option("table", "shedlock")],
             _ if scheme == "mysql" => vec![option("prefix", "lockkeeper_")],

@@ -24,7 +24,7 @@ pub(super) fn file() -> Result<PathBuf, Failure> {
         )));
     };
     let dir = state.join("lockkeeper");
-    // The file holds the secrets of holds: nobody else's business.
+    // The file holds the ids of holders, which are secrets: other users must not read it.
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -35,7 +35,7 @@ pub(super) fn file() -> Result<PathBuf, Failure> {
 
 fn in_system_dir(dir: &Path) -> Option<PathBuf> {
     if !dir.exists() && rustix::process::geteuid().is_root() {
-        // Whether it worked shows in what follows.
+        // A failure shows in the next step.
         let _ = std::fs::DirBuilder::new().mode(0o700).create(dir);
     }
     access(dir, Access::WRITE_OK | Access::EXEC_OK).ok()?;

@@ -1,6 +1,7 @@
 //! Which store to use: `--store`, `LOCKKEEPER_STORE`, `LOCKKEEPER_STORE_FILE`, `config.toml`, the user's own file.
 //!
-//! Only the last, which the user did not ask for, is announced: it excludes neither other machines nor other users.
+//! Only the user's own file, which the user did not ask for, is announced: it excludes neither other machines nor other
+//! users.
 
 mod identity;
 mod local;
@@ -68,7 +69,7 @@ struct Config {
 /// Chooses the store.
 pub(crate) fn choose(flag: Option<&str>) -> Result<Chosen, Failure> {
     if let Some(url) = flag {
-        let warning = "--store shows its secret to everybody who can list processes; use LOCKKEEPER_STORE_FILE";
+        let warning = "--store shows its secret to every user who can list processes; use LOCKKEEPER_STORE_FILE";
         return Ok(named(url, "--store")?.with(has_secret(url).then(|| warning.to_owned())));
     }
     if let Some(url) = env("LOCKKEEPER_STORE") {
@@ -104,7 +105,7 @@ fn named(url: &str, source: &str) -> Result<Chosen, Failure> {
         "local" => Ok(Chosen::at(sqlite_url(&local::file()?))),
         url if url.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("memory:")) => {
             Err(Failure::config(format!(
-                "{source} is memory:, which lives inside one process and would exclude nobody; name a file: sqlite:PATH"
+                "{source} is memory:, which lives inside one process and would exclude no other process; name a file: sqlite:PATH"
             )))
         }
         url => Ok(Chosen::at(url.to_owned())),

@@ -37,7 +37,7 @@ fn strip(url: &str) -> String {
         None => (rest, None),
     };
     if query.is_some_and(|q| q.contains('@')) {
-        // A password with a bare '?': no part of it can be told from the rest.
+        // A password with a bare '?': it cannot be told from the options.
         return format!("{scheme}:");
     }
     let place = strip_password(place);
@@ -55,7 +55,7 @@ fn strip_password(place: &str) -> String {
     let Some(last_at) = rest.rfind('@') else { return place.to_owned() };
     let (before, hosts) = rest.split_at(last_at);
     let mut kept = Vec::new();
-    // Whatever has no '@' of its own here may be the part of a password after a comma.
+    // A part without an '@' may be the rest of a password that contains a comma.
     let mut parts: Vec<_> = before.split(',').collect();
     let last = parts.pop().unwrap_or_default();
     for part in parts {
@@ -68,8 +68,8 @@ fn strip_password(place: &str) -> String {
     format!("//{}", kept.join(","))
 }
 
-/// Names of options whose values are kept from children and messages. `…_file`, `sslkey` and `ssl-key` only name a place,
-/// and `key` a rule, without which the locks of a child would be others.
+/// Names of options whose values are hidden from children and messages. `…_file`, `sslkey` and `ssl-key` only name a
+/// file, and `key` names a rule: without them a child would use other locks.
 fn is_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     let hints = ["pass", "pwd", "secret", "token", "auth", "key", "credential", "%"];
@@ -91,7 +91,7 @@ mod tests {
             ("etcds://u:hunter2@a:1,b:2?names=native", "etcds://u@a:1,b:2?names=native"),
             ("etcd://h?password_file=/run/p&api_key=hunter2", "etcd://h?password_file=/run/p"),
             ("consul://:hunter2@h:8500/team?token_file=/run/t", "consul://@h:8500/team?token_file=/run/t"),
-            // A rule and the names of files are no secrets; without them a child's lock would be another.
+            // A rule and the names of files are no secrets; without them a child would use another lock.
             ("postgres://h/db?mode=advisory&key=sqlx&sslkey=/k", "postgres://h/db?mode=advisory&key=sqlx&sslkey=/k"),
             ("mysql://h/db?ssl-key=/k&mode=get_lock&key=raw", "mysql://h/db?ssl-key=/k&mode=get_lock&key=raw"),
             ("redis://me:hunt,er2@h:1", "redis://me@h:1"),

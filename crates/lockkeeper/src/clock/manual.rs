@@ -1,7 +1,7 @@
 //! A clock that stands still until a test moves it.
 //!
-//! Moving it is synchronous: when `advance` returns, every keeper on this clock has acted on the new time and gone back
-//! to sleep, so a test needs no sleeps of its own.
+//! Moving it is synchronous. When `advance` returns, every keeper on this clock has acted on the new time and sleeps
+//! again. So a test needs no sleeps of its own.
 
 use super::Stamp;
 use crate::clock;
@@ -29,7 +29,7 @@ struct Inner {
     wall_offset: u64,
     /// Counts the moves of the clock.
     moves: u64,
-    /// What the keepers' threads sleep until, with how many do.
+    /// The times that keepers' threads sleep until, each with the number of threads.
     sleeps: BTreeMap<Stamp, u32>,
     seats: HashMap<u64, Seat>,
     next_seat: u64,
@@ -70,7 +70,7 @@ impl Clock {
         }))
     }
 
-    /// Lets `by` pass the way time does: every timer on the way fires at its own moment, renewals included.
+    /// Lets `by` pass as real time does: every timer, renewals included, fires at its own time.
     pub fn advance(&self, by: Duration) {
         self.0.settle();
         let target = self.0.now().after(by);
@@ -84,7 +84,7 @@ impl Clock {
         }
     }
 
-    /// Lets `by` pass in one leap with nothing running meanwhile: a suspended machine, a stopped process.
+    /// Lets `by` pass in one step without running anything, like a suspended machine or a stopped process.
     pub fn suspend(&self, by: Duration) {
         self.0.settle();
         self.0.move_to(self.0.now().after(by));
@@ -129,7 +129,7 @@ impl ManualClock {
         }
     }
 
-    /// Gives a keeper's thread a seat: from now on, moves of the clock wait until it has nothing left to do.
+    /// Registers a keeper's thread: from now on, moves of the clock wait until it has nothing left to do.
     pub(crate) fn join(self: &Arc<Self>, builder: &mut tokio::runtime::Builder) -> Seated {
         let mut inner = self.lock();
         let id = inner.next_seat;

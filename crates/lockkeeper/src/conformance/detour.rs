@@ -9,8 +9,8 @@ use std::sync::Arc;
 pub struct Detour {
     /// Its calls go by `way`. Where there are several servers, those to one of them do.
     pub late: Arc<dyn Store>,
-    /// Its calls go straight. Where there are several servers, it reaches no more of them than it needs, among them the
-    /// one behind `way`: what is taken away there is missed.
+    /// Its calls go straight. Where there are several servers, it reaches only as many as it needs, among them the one
+    /// behind `way`. So it notices when that server loses its claim.
     pub prompt: Arc<dyn Store>,
     /// What lies between.
     pub way: Box<dyn Way>,

@@ -1,5 +1,5 @@
-//! Calls whose futures are dropped half-way, or which arrive late: whatever the server made of them, the claim can be
-//! ended and the lock goes on.
+//! Calls whose futures are dropped half-way, or which arrive late. Whether or not the server carried them out, the
+//! claim can be ended and the lock can be taken again.
 
 use super::Subject;
 use super::kit::{Hand, eventually, fresh_name, long, open};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// More polls than a call of any store needs; a call that is finished earlier ends the loop.
 const POLLS: usize = 24;
 
-/// How long a claim that was dropped and released may still be in the way: far less than its TTL.
+/// How long a claim that was dropped and released may still block others: far less than its TTL.
 const SETTLES: Duration = Duration::from_secs(10);
 
 /// How long a call may take that is held up at one of several servers: the others decide it, and the store cleans up.
@@ -43,7 +43,7 @@ pub async fn a_dropped_acquire_leaves_nothing(subject: &dyn Subject) {
     }
 }
 
-/// The registration of a waiter dropped after any number of polls, then released, keeps nobody behind it waiting.
+/// A waiter's registration that is dropped after any number of polls, then released, blocks no waiter behind it.
 pub async fn a_dropped_wait_leaves_nothing(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     for polls in 0..=POLLS {
@@ -110,8 +110,8 @@ pub async fn a_dropped_release_can_be_repeated(subject: &dyn Subject) {
     }
 }
 
-/// The first call of a claim, and whatever the store sent to clean it up, arrives after a repeat was granted by another
-/// way: the repeat keeps what it has.
+/// The first call of a claim, and the store's messages to clean it up, arrive after a repeat was granted over another
+/// connection. The repeat keeps its grant.
 pub async fn a_late_first_call_takes_nothing_from_its_repeat(subject: &dyn Subject) {
     let (info, [other]) = open(subject).await;
     let Some(detour) = subject.detour() else { unreachable!("the case is skipped") };
@@ -144,7 +144,7 @@ pub async fn a_late_first_call_takes_nothing_from_its_repeat(subject: &dyn Subje
         if let Some(Ok(Some(Ok(Attempt::Granted(late))))) = answer {
             assert_eq!(late.token, granted.token, "the late call is answered with another grant");
         }
-        // On the same connection this is answered after all that was held up; what it says does not matter here.
+        // On this connection the call is answered after all held-up calls; its answer does not matter here.
         let _ = tokio::time::timeout(SETTLES, detour.late.inspect(&name)).await;
         repeat.kept().await;
         Hand::new(&other, &name, long(&info)).refused().await;

@@ -1,4 +1,4 @@
-//! Never two at once.
+//! Exclusion: never two holders at once.
 
 use super::Subject;
 use super::kit::{Hand, fresh_name, long, open};
@@ -31,11 +31,11 @@ pub async fn one_of_fifty_wins(subject: &dyn Subject) {
                 assert_eq!(held.place, None, "a try takes no place in line");
                 losers.push(hand);
             }
-            Attempt::Cancelled => panic!("nobody released {hand:?}"),
+            Attempt::Cancelled => panic!("no release was sent for {hand:?}"),
         }
     }
     if winners.is_empty() && !info.decisive {
-        // The votes were split; once they are taken back, whoever asks first wins.
+        // The votes were split. Once the claims have taken them back, the first to ask wins.
         losers[0].wins(Duration::from_secs(10)).await;
         winners.push(losers.swap_remove(0));
     }
@@ -44,7 +44,7 @@ pub async fn one_of_fifty_wins(subject: &dyn Subject) {
     winners[0].end().await;
 }
 
-/// Over many turns of many tasks nobody is ever inside together with another, and tokens rise turn by turn.
+/// Over many turns of many tasks no two are ever inside together, and tokens rise turn by turn.
 pub async fn never_two_inside(subject: &dyn Subject) {
     let (info, stores) = open::<4>(subject).await;
     let name = fresh_name("inside");

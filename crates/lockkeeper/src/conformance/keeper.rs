@@ -48,7 +48,7 @@ async fn cut_short<T>(future: impl Future<Output = T>, polls: u32) -> (Option<T>
             let cut = answer.is_none();
             (answer, cut)
         }
-        // Nobody polls it any more: there is no later moment to drop it at.
+        // The future is not polled again: there is no later poll to drop it at.
         Err(_) => (None, false),
     }
 }

@@ -1,4 +1,4 @@
-//! What the cases are written with: fresh names, claims driven one call at a time, and waiting without luck.
+//! The tools of the cases: fresh names, claims driven one call at a time, and waiting for conditions with a deadline.
 
 use super::Subject;
 use crate::clock::{Stamp, system_now};
@@ -57,7 +57,7 @@ pub(super) fn name(bytes: impl AsRef<[u8]>) -> LockName {
     LockName::new(bytes).expect("a valid name")
 }
 
-/// A name nobody has used before.
+/// A name that was never used before.
 pub(super) fn fresh_name(tag: &str) -> LockName {
     name(format!("conformance/{tag}/{}", nonce()))
 }
@@ -155,8 +155,8 @@ impl Hand {
         one(store.try_acquire(&[self.stamped()]).await)
     }
 
-    /// Calls until there is an answer: stores give up on a call after a part of its lease, which is short here, and a busy
-    /// machine is no outage. The answer, and whether an earlier call of these was left without one.
+    /// Calls until there is an answer. Stores give up on a call after a part of its lease, which is short here, so a
+    /// busy machine may cost an answer. Returns the answer, and whether an earlier call got none.
     async fn answered<T, F>(&mut self, op: &str, call: impl Fn(Arc<dyn Store>, Claim) -> F) -> (T, bool)
     where
         F: Future<Output = Vec<Result<T>>>,
@@ -252,7 +252,7 @@ impl Hand {
         grant
     }
 
-    /// Renews and has nothing any more.
+    /// Renews and is told that the claim is lost.
     pub(super) async fn lost(&mut self) -> LossReason {
         match self.renew().await {
             Renewal::Lost(reason) => reason,

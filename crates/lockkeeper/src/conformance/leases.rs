@@ -80,7 +80,7 @@ pub async fn renew_never_recreates_after_release(subject: &dyn Subject) {
     next.end().await;
 }
 
-/// A renewal after the lease ended brings nothing back, although nobody else has taken the lock.
+/// A renewal after the lease ended does not bring the claim back, even if no other claim has taken the lock.
 pub async fn renew_never_recreates_after_expiry(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let name = fresh_name("ended");
@@ -154,8 +154,8 @@ pub async fn a_repeat_with_a_longer_ttl_is_kept_for_its_lease(subject: &dyn Subj
     longer(subject, async |_, hand, _| Some(hand.acquire().await.lease)).await;
 }
 
-/// Takes one lock of every mode with a short TTL, sends `again` with a long one, and then nothing until the short one
-/// would have ended. `again` answers the lease, or `None` when the lock is gone.
+/// Takes one lock of every mode with a short TTL and sends `again` with a long one. Then it sends nothing until the
+/// short one would have ended. `again` answers the lease, or `None` when the lock is gone.
 async fn longer(subject: &dyn Subject, again: impl AsyncFn(&StoreInfo, &mut Hand, Duration) -> Option<Duration>) {
     let (info, [a, b]) = open(subject).await;
     let mut modes = vec![Mode::Exclusive];
@@ -229,7 +229,7 @@ pub async fn release_is_idempotent(subject: &dyn Subject) {
     next.ends_nothing().await;
 }
 
-/// A release by anybody but the holder is harmless, also from the same keeper.
+/// A release by another claim than the holder's is harmless, also from the same keeper.
 pub async fn release_compares_the_holder(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let name = fresh_name("whose");

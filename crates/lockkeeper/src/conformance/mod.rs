@@ -15,11 +15,11 @@
 //! # fn main() {}
 //! ```
 //!
-//! The list of cases stands in one place, [`CASES`]; tests and skips both come from it. A case that needs what the store
-//! does not declare in its [`StoreInfo`] prints `skipped: …` and passes; [`skip_table`] says which those are, so that
-//! a skip can be written down and noticed. Cases take fresh names and never wipe a store, so they run side by side and
-//! against a store in use. A case that needs time to pass asks until the answer comes, with a deadline far beyond what
-//! the contract allows, and judges "too early" only by stamps: a slow machine makes it slower, not red.
+//! [`CASES`] is the one list of cases; tests and skips both come from it. A case that needs what the store does not
+//! declare in its [`StoreInfo`] prints `skipped: …` and passes. [`skip_table`] lists these cases, so that a new skip is
+//! noticed. Cases take fresh names and never wipe a store, so they run side by side and against a store in use. A case
+//! that needs time to pass asks until the answer comes, with a deadline far beyond what the contract allows. It judges
+//! "too early" only by stamps, so a slow machine makes it slower, but does not make it fail.
 
 pub mod batches;
 mod detour;

@@ -8,7 +8,7 @@ use crate::{ErrorKind, LockName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Endings that some store, driver, shell or person takes for another, or for a command.
+/// Endings that some store, driver, shell or person confuses with another, or takes for a command.
 const HOSTILE: &[&[u8]] = &[
     b"",
     b"\0",

@@ -1,4 +1,4 @@
-//! What people see and do: listing, inspecting, breaking.
+//! What operators see and do: listing, inspecting, breaking.
 
 use super::Subject;
 use super::kit::{Hand, fresh_name, long, name, nonce, open, token};
@@ -55,7 +55,7 @@ pub async fn list_pages_show_each_lock_once(subject: &dyn Subject) {
     assert_eq!(list_all(&b, &base).await, BTreeSet::new(), "free locks are not listed");
 }
 
-/// A prefix is compared byte by byte: no character of it means more than itself.
+/// A prefix is compared byte by byte: no character in it is a wildcard.
 pub async fn a_prefix_is_bytes_not_a_pattern(subject: &dyn Subject) {
     let (_, [a, b]) = open(subject).await;
     let base = format!("conformance/prefix/{}/", nonce());
@@ -89,18 +89,18 @@ pub async fn the_empty_prefix_lists_everything(subject: &dyn Subject) {
     a.release(&claims).await;
 }
 
-/// `inspect` shows who holds, how, with which token and how long at most; nothing when nobody does.
+/// `inspect` shows who holds, how, with which token and how long at most; `None` for a free lock.
 pub async fn inspect_shows_the_holder(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let name = fresh_name("inspect");
     assert_eq!(b.inspect(&name).await.expect("inspected"), None);
-    let mut holder = Hand::new(&a, &name, long(&info)).label("somebody");
+    let mut holder = Hand::new(&a, &name, long(&info)).label("a label");
     let grant = holder.acquire().await;
     let record = inspect(&b, &name).await;
     assert_eq!((&record.name, record.holders.len(), record.waiting), (&name, 1, 0));
     let shown = &record.holders[0];
     assert_eq!(shown.mode, Mode::Exclusive);
-    assert_eq!(shown.note, Some(Note::new("host", 1, "somebody")));
+    assert_eq!(shown.note, Some(Note::new("host", 1, "a label")));
     assert_eq!(shown.token, Some(grant.token));
     assert!(shown.remaining.is_none_or(|left| left <= long(&info) + info.hand_over_slack), "{:?}", shown.remaining);
     holder.end().await;
@@ -183,8 +183,8 @@ pub async fn break_needs_the_right_token(subject: &dyn Subject) {
     Hand::new(&b, &name, long(&info)).acquire().await;
 }
 
-/// A broken lock goes to the first in line, with a token above the one that was drawn; and so on for all who wait, also
-/// for one who came after the break, before those who stood there had their turn.
+/// A broken lock goes to the first in line, with a token above the one that the break drew. Every further waiter gets a
+/// higher one, also one that joined after the break while earlier waiters still stood in line.
 pub async fn break_hands_over(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let name = fresh_name("break-queue");
@@ -201,7 +201,7 @@ pub async fn break_hands_over(subject: &dyn Subject) {
         tokens.push(waiter.picks_up().await.token);
         waiter.end().await;
     }
-    // And for one who finds nobody there.
+    // And for a claim that finds the lock free.
     tokens.push(hand(&a).acquire().await.token);
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }

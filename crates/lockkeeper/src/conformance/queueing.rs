@@ -8,7 +8,7 @@ use crate::{LockName, Token};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Waiters of several keepers are let in one by one, in the order they came; nobody barges in.
+/// Waiters of several keepers are let in one by one, in the order they came; none overtakes another.
 pub async fn first_come_first_served(subject: &dyn Subject) {
     let (info, stores) = open::<3>(subject).await;
     let name = fresh_name("fifo");
@@ -63,7 +63,7 @@ pub async fn a_try_does_not_queue(subject: &dyn Subject) {
     assert_eq!(tried.refused().await.place, None);
     tried.lost().await;
     holder.end().await;
-    assert_eq!(a.inspect(&name).await.ok(), Some(None), "nobody holds or waits");
+    assert_eq!(a.inspect(&name).await.ok(), Some(None), "no claim holds or waits");
     tried.lost().await;
     Hand::new(&a, &name, long(&info)).acquire().await;
 }
@@ -84,7 +84,7 @@ pub async fn a_waiter_that_asks_again_keeps_its_place(subject: &dyn Subject) {
     Hand::new(&a, &name, long(&info)).acquire().await;
 }
 
-/// However a waiter learns of its hand-over, by asking again or by its keep-alive, it is the same grant.
+/// A waiter that learns of its hand-over by asking again, or by its keep-alive, gets one and the same grant.
 pub async fn a_hand_over_is_one_grant(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let (name, mut holder, [mut first, mut second]) = line(&info, [&a, &b], long(&info)).await;
@@ -180,7 +180,7 @@ pub async fn a_kept_alive_waiter_keeps_its_place(subject: &dyn Subject) {
     .await;
 }
 
-/// The place of a waiter that fell silent, its cancel lost, ends by itself and stalls nobody.
+/// The place of a waiter that fell silent, its cancel lost, ends by itself and stalls no other waiter.
 pub async fn a_waiter_that_died_in_line_is_skipped(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let name = fresh_name("died");
@@ -217,7 +217,7 @@ pub async fn a_waiter_that_died_after_its_grant_is_skipped(subject: &dyn Subject
     next.end().await;
 }
 
-/// When a holder's lease ends the head of the line follows, not whoever asks first.
+/// When a holder's lease ends, the head of the line follows, not the claim that asks first.
 pub async fn an_expired_holder_is_followed_by_the_head(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let name = fresh_name("expired");

@@ -1,4 +1,4 @@
-//! Small values behind a fence.
+//! Registers: small values behind a fence.
 
 use super::Subject;
 use super::kit::{
@@ -95,7 +95,7 @@ pub async fn entering_alone_raises_the_fence(subject: &dyn Subject) {
     assert_eq!(read(&a, &key).await, value(b"old"));
 }
 
-/// An equal token passes for the holder that has been there, and for nobody else.
+/// An equal token passes for the holder that has entered with it, and for no other holder.
 pub async fn an_equal_token_passes_for_its_holder_only(subject: &dyn Subject) {
     let (_, [a, b]) = open(subject).await;
     let (key, pass) = key();
@@ -153,7 +153,7 @@ pub async fn a_value_too_large_is_refused(subject: &dyn Subject) {
     assert_eq!(enter(&b, &key, &first).await, Entry::Entered(value(b"small")), "the fence was not raised");
 }
 
-/// A pass of another lock means nothing at this fence, however high its token.
+/// A pass of another lock is refused at this fence, however high its token.
 pub async fn another_locks_pass_is_refused(subject: &dyn Subject) {
     let (_, [a, b]) = open(subject).await;
     let (key, pass) = key();
@@ -193,7 +193,7 @@ pub async fn racing_writes_leave_the_highest(subject: &dyn Subject) {
     assert_eq!(enter(&stores[1], &key, &passes[19]).await, Entry::Entered(value(b"119")));
 }
 
-/// A register and a lock of the same name have nothing to do with each other.
+/// A register and a lock of the same name do not affect each other.
 pub async fn a_register_is_no_lock(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let (key, pass) = key();

@@ -189,7 +189,7 @@ pub async fn a_differing_limit_is_refused(subject: &dyn Subject) {
     second.acquire().await;
     holder.end().await;
     second.end().await;
-    // Nobody holds it any more: the next one sets the limit.
+    // No permit is held any more: the next claim sets the limit.
     let mut other = Hand::new(&b, &name, long(&info)).mode(Mode::Permit { limit: 3 });
     other.acquire().await;
     other.end().await;

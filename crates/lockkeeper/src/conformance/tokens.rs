@@ -125,7 +125,7 @@ pub async fn token_grows_over_shared(subject: &dyn Subject) {
     grows_over(subject, Mode::Shared).await;
 }
 
-/// The next Exclusive token is above every Shared one before it, however those ended: a fence refuses Exclusive tokens
+/// The next Exclusive token is above every Shared one before it, however those ended. A fence refuses Exclusive tokens
 /// that are not above the Shared ones it has seen, and must never refuse the holder.
 pub async fn an_exclusive_token_is_above_every_earlier_shared_one(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;

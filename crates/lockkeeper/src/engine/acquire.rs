@@ -14,16 +14,17 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// After this long, a wait without a limit says in the log who is in the way.
+/// After this long, a wait without a limit logs who holds the lock.
 const WARN_AFTER: Duration = Duration::from_secs(30);
 
-/// The least that a call may take, however short the caller's wait is.
+/// Every call gets at least this long, even if the caller's wait is shorter.
 const SHORTEST_CALL: Duration = Duration::from_millis(50);
 
-/// How many answers may come too late, whatever the caller's wait is: a suspend costs one, a slow store all of them.
+/// How many grants may arrive after their lease has ended before the acquire fails: a suspend costs one, a slow store
+/// all.
 const MOST_LATE: u32 = 3;
 
-/// The claim's number and the guard's cell, or who holds the lock still.
+/// The claim's number and the guard's cell, or who still holds the lock.
 pub(crate) type Acquired = Result<(u64, Arc<Cell>), Option<Held>>;
 
 impl Engine {
@@ -39,7 +40,7 @@ impl Engine {
         acquired.map_err(|e| self.info.name_in(e.during("acquire")).for_lock(&spec.name))
     }
 
-    /// `now` is the latest reading of the clock: reading it costs as much as a step, so it is passed along.
+    /// `now` is the latest reading of the clock. A reading costs as much as a step, so it is passed along.
     async fn acquire_inner(self: &Arc<Self>, spec: &Spec, now: &mut Stamp) -> Result<Acquired> {
         let began = *now;
         let (task, mut turn) = self.with_state(|s| s.enter(spec, began));
@@ -49,9 +50,10 @@ impl Engine {
         let mut asked = 0;
         loop {
             turn = match turn {
-                // Each answer was over before it came: a store that is always too slow does not make a wait longer.
+                // Each lease had ended before its answer arrived: a store that is always too slow does not make the
+                // wait longer.
                 Some(Turn::Try(_)) if asked >= MOST_LATE && spec.wait.is_some_and(|w| *now >= began.after(w)) => {
-                    return Err(Error::unavailable("the store's answers come too late for so short a ttl"));
+                    return Err(Error::unavailable("the store's answers take longer than the ttl; use a longer ttl"));
                 }
                 Some(Turn::Try(key)) => {
                     asked += 1;
@@ -91,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// The wait has ended: the lock is busy, unless nobody knows.
+    /// The wait has ended: the lock is busy, or the store did not answer.
     fn out_of_time(&self, spec: &Spec, now: Stamp) -> Result<Acquired> {
         match self.lock().standing(&spec.name, now) {
             (_, Some(error)) => Err(error),
@@ -100,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Asks the store once; an outage is asked about once more, because its reply may have been lost on the way.
+    /// Asks the store once, and once more after an outage, because only the reply may have been lost.
     async fn ask(self: &Arc<Self>, key: u64, spec: &Spec, began: Stamp, mut now: Stamp) -> Result<Attempt> {
         let mut again = true;
         loop {
@@ -108,7 +110,8 @@ impl Engine {
             let claim = self.with_state(|s| s.begin_try(key, spec, self.info.queue, fresh, now));
             let mut limit = Engine::call_limit(spec.ttl);
             if let Some(wait) = spec.wait.filter(|w| !w.is_zero()) {
-                // A silent store does not make a wait longer; but a short one still has time for a round trip.
+                // A store that does not answer does not make the wait longer, but even a short wait allows a round
+                // trip.
                 limit = limit.min(began.after(wait).since(now).max(SHORTEST_CALL));
             }
             let answer = self.send(claim, limit).await;
@@ -174,7 +177,7 @@ enum Waited {
     Over,
 }
 
-/// A place in the local queue; leaving it early passes on whatever the task had.
+/// A place in the local queue. A task that leaves early passes its place or its grant to the next task.
 struct Ticket<'a> {
     engine: &'a Arc<Engine>,
     spec: &'a Spec,

@@ -1,4 +1,5 @@
-//! Sleeping by the engine's clock: timers live on the keeper's thread, so they work on any executor and on a test's clock.
+//! Sleeping by the engine's clock. The timers live on the keeper's thread, so they work on any executor and on a test's
+//! clock.
 
 use super::Engine;
 use crate::clock::Stamp;
@@ -42,7 +43,7 @@ impl Future for Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // In a forked child the tables may be locked for ever, and they are not ours.
+        // In a forked child the tables may stay locked for ever, and they belong to the parent.
         if let Some(key) = self.key
             && !self.engine.is_forked()
         {

@@ -19,7 +19,7 @@ pub(crate) struct Cell {
     pub(crate) ttl: Duration,
     /// When the grant was known here: hold time and `max_hold` count from it.
     pub(crate) since: Stamp,
-    /// The end by `max_hold`, which no renewal moves.
+    /// The end by `max_hold`; renewals do not move it.
     max_end: Option<Stamp>,
     /// The grant's own lease and its end: shorter than the TTL when the lock was handed over.
     first: (Duration, Stamp),
@@ -72,7 +72,7 @@ impl Cell {
         Stamp::from_micros(self.deadline.load(Ordering::Acquire))
     }
 
-    /// The phase by the engine, corrected by the clock at this very moment: a timer may not have fired yet.
+    /// The phase that the engine set, corrected by the clock now: a timer may not have fired yet.
     pub(crate) fn phase(&self, clock: &Clock) -> Phase {
         match self.told() {
             lost @ Phase::Lost(_) => lost,
@@ -82,7 +82,7 @@ impl Cell {
         }
     }
 
-    /// Whether `max_hold` ends it, and not its lease.
+    /// Whether `max_hold` ends the guard before its lease does.
     pub(crate) fn ends_by_max_hold(&self) -> bool {
         self.max_end == Some(self.deadline())
     }
@@ -97,7 +97,7 @@ impl Cell {
     }
 
     /// Called by the engine only, under its lock. The deadline is set first: a reader never sees Held with an old one.
-    /// Whether the phase is another one now, so that `ring` is due.
+    /// Returns whether the phase has changed, so that the caller must `ring`.
     pub(super) fn set(&self, phase: Phase, deadline: Stamp) -> bool {
         self.deadline.store(deadline.as_micros(), Ordering::Release);
         let number = match phase {
@@ -111,7 +111,7 @@ impl Cell {
         self.phase.swap(number, Ordering::AcqRel) != number
     }
 
-    /// Wakes whoever watches; never under the engine's lock.
+    /// Wakes the tasks that watch this guard; never under the engine's lock.
     pub(super) fn ring(&self) {
         self.changed.notify_waiters();
     }
@@ -128,7 +128,7 @@ impl Cell {
         }
     }
 
-    /// The span that margins are fractions of: a `max_hold` shorter than the TTL is the real end, and a lease that was
+    /// The time that margins are fractions of. A `max_hold` shorter than the TTL is the real end. A lease that was
     /// handed over is short until it is renewed.
     pub(crate) fn span(&self) -> Duration {
         let (lease, end) = self.first;

@@ -4,8 +4,8 @@
 //! - `state` the tables they live in, under one lock; `wait` when to ask again.
 //! - `upkeep` the keeper's thread: renewals, keep-alives, late releases, events. `acquire` the callers' side.
 //!
-//! Two lanes: *upkeep* runs on the keeper's own thread, so a starved or ended executor loses no lock; *calls* (acquire,
-//! release) run in the caller's task, because a hop to another thread costs more than the rest of the cycle.
+//! There are two lanes. *Upkeep* runs on the keeper's own thread, so a starved or ended executor loses no lock. *Calls*
+//! (acquire, release) run in the caller's task, because a hop to another thread costs more than the rest of the cycle.
 
 mod acquire;
 mod alarm;
@@ -36,9 +36,9 @@ pub(crate) struct Engine {
     pub(crate) clock: Clock,
     pub(crate) metrics: crate::metrics::Metrics,
     state: Mutex<State>,
-    /// Rings when the thread should look again.
+    /// Rings when the thread should check its timers again.
     bell: Notify,
-    /// Rings when a claim has left the tables: closing waits on it.
+    /// Rings when a claim has left the tables; `close` waits for that.
     drained: Condvar,
     drained_async: Notify,
     /// The thread's runtime, for callers who have none.
@@ -46,7 +46,7 @@ pub(crate) struct Engine {
     pid: u32,
 }
 
-/// A store's answer to a question for people.
+/// A store's answer to an operator's question.
 pub(crate) type Asking<'a, T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// How long an operator's question may take.
@@ -61,7 +61,7 @@ const CLOSE_GRACE: Duration = Duration::from_millis(250);
 pub struct Leftover {
     /// Guards that were still held when the limit passed; they are lost now.
     pub held: usize,
-    /// Releases that no answer has come to; their leases end by themselves.
+    /// Releases that the store did not answer; their leases end by themselves.
     pub releasing: usize,
 }
 
@@ -72,12 +72,13 @@ impl Engine {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The tables are changed in whole steps; a panic inside one is answered by the thread's own death notice.
+        // A poisoned lock is used on. Steps change the tables as a whole, and after a panic the thread marks the keeper
+        // as dead.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works on the tables, then wakes the thread if a timer was set that is earlier than its sleep, and tells a close
-    /// that a claim has left. The latter is a system call, so only while one may wait.
+    /// Works on the tables. Then wakes the thread if a new timer is earlier than its sleep, and tells a waiting `close`
+    /// that a claim has left. The latter is a system call, so it is made only while a `close` may wait.
     fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let answer = act(&mut state);
@@ -102,7 +103,7 @@ impl Engine {
         }
         Err(Error::new(
             ErrorKind::Closed,
-            "this process was forked after the keeper was made, which is its parent's; the child needs one of its own",
+            "this process was forked after the keeper was made; the keeper is the parent's, so connect anew in the child",
         ))
     }
 
@@ -133,7 +134,7 @@ impl Engine {
         self.runtime.spawn(call).await.map_err(died)
     }
 
-    /// A question for people: on the lane, with no claim behind it.
+    /// An operator's question, on the lane; no claim belongs to it.
     pub(crate) async fn ask_store<T: Send + 'static>(
         self: &Arc<Self>,
         ask: impl for<'a> FnOnce(&'a dyn Store) -> Asking<'a, T> + Send + 'static,
@@ -165,7 +166,7 @@ impl Engine {
         let answered = std::future::poll_fn(|cx| {
             let answered = call.as_mut().poll(cx);
             if answered.is_pending() && std::mem::take(&mut follows) {
-                // It has been sent, and what is asked from here on comes after it.
+                // The release has been sent, and calls from here on arrive after it.
                 self.with_state(|s| s.release_sent(key, &name, now));
             }
             answered
@@ -178,7 +179,7 @@ impl Engine {
         };
         sending.answered = true;
         if answer.is_err() {
-            // Only a repeat depends on the time.
+            // Only the thread's repeat of the release needs the time.
             now = self.clock.now();
         }
         let answer = self.with_state(|s| s.own_release_answered(key, answer, now));
@@ -204,13 +205,14 @@ impl Engine {
         self.lock().leftovers()
     }
 
-    /// Something left the tables: tells a close, or a drop, that waits for them to drain.
+    /// A claim has left the tables: tells a `close` or a drop that waits for the tables to empty.
     fn settled(&self) {
         self.drained.notify_all();
         self.drained_async.notify_waiters();
     }
 
-    /// The last user is gone: waits at most `linger` for releases under way; the thread goes on until they are settled.
+    /// The last handle was dropped: waits at most `linger` for releases under way. The thread goes on until they are
+    /// settled.
     pub(crate) fn retire(&self, linger: Duration) {
         if self.is_forked() {
             return;
@@ -226,14 +228,14 @@ impl Engine {
         drop(self.drained.wait_timeout_while(state, linger, busy));
     }
 
-    /// Refuses new claims, waits up to `limit` for guards and releases, ends what is left.
+    /// Refuses new claims, waits up to `limit` for guards and releases, then ends the remaining guards.
     pub(crate) async fn close(self: &Arc<Self>, limit: Duration) -> Result<Leftover> {
         self.check_fork()?;
         self.with_state(|s| s.close(Life::Closed));
         alarm::limit(self, limit, self.until(|s| s.left() == (0, 0) || s.life == Life::Dead)).await;
         let (held, _) = self.lock().left();
         self.with_state(|s| s.lose_all(LossReason::Closed, self.clock.now()));
-        // Every end sends a release, these too.
+        // These guards send a release too, like every end.
         alarm::limit(self, CLOSE_GRACE, self.until(|s| s.left() == (0, 0) || s.life == Life::Dead)).await;
         let (_, releasing) = self.lock().left();
         self.with_state(|s| s.stop = true);
@@ -242,7 +244,7 @@ impl Engine {
         Ok(Leftover { held, releasing })
     }
 
-    /// Resolves when the tables are as asked; looks again whenever something has left them.
+    /// Resolves when the tables are as asked; checks again whenever a claim has left them.
     async fn until(&self, ready: impl Fn(&State) -> bool) {
         loop {
             let mut changed = std::pin::pin!(self.drained_async.notified());

@@ -45,7 +45,7 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
                 seat.enter();
             }
             runtime.block_on(upkeep.run());
-            // A store's call that hangs must not keep the thread.
+            // A store call that hangs must not keep the thread from exiting.
             runtime.shutdown_background();
             #[cfg(feature = "testing")]
             drop(seat);
@@ -54,7 +54,7 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
     Ok(engine)
 }
 
-/// The thread's hold on the engine; tells everybody if it ends by a panic.
+/// The thread's hold on the engine; after a panic it tells every guard and task.
 struct Upkeep(Arc<Engine>);
 
 impl Upkeep {
@@ -83,7 +83,7 @@ impl Upkeep {
         engine.settled();
     }
 
-    /// Sends what is due; the calls run beside the loop, so that a hung one delays nothing.
+    /// Sends the calls that are due. They run beside the loop, so that one that hangs delays no other.
     fn send(&self, work: Work, now: Stamp) {
         let Work { renew, acquire, release, limit } = work;
         for (keys, claims) in batches(renew) {
@@ -140,7 +140,7 @@ fn batches(mut due: Vec<(u64, Claim)>) -> impl Iterator<Item = (Vec<u64>, Vec<Cl
 
 type Answers<'a, T> = std::pin::Pin<Box<dyn Future<Output = Vec<Result<T>>> + Send + 'a>>;
 
-/// One answer per entry, whatever happens: a call that hangs or answers too little counts as unanswered.
+/// Always one answer per entry: entries that a call leaves out, or that hang, count as unanswered.
 async fn call<T>(
     engine: &Arc<Engine>,
     claims: &[Claim],

@@ -14,7 +14,7 @@ pub(super) struct Wait {
     /// Why the last call failed, if it did.
     pub(super) trouble: Option<Error>,
     pub(super) in_flight: bool,
-    /// A hint came while a call was in flight, whose answer may be older: ask once more at once.
+    /// A hint came while a call was in flight. The call's answer may be older than the hint: ask once more at once.
     pub(super) hinted: bool,
     /// The claim holds but its token is unknown: ask with `try_acquire`, whose repeat brings it.
     pub(super) ask_again: bool,
@@ -60,7 +60,8 @@ impl Wait {
         let w = claim.waiter_lease();
         self.next = if claim.queue {
             let keep_alive = claim.stamp.after(w / 3).max(now.after(Duration::from_millis(1)));
-            // Only the first in line looks when the holder's lease should end; the others are told or keep alive.
+            // Only the first in line asks when the holder's lease should end. The others are told, or keep their places
+            // alive.
             match held.remaining.filter(|_| held.place == Some(1)) {
                 Some(left) => keep_alive.min(now.after(shortly_after(left)).after(Duration::from_millis(1))),
                 None => keep_alive,
@@ -78,7 +79,7 @@ impl Wait {
         self.next
     }
 
-    /// The token of a grant that is there is still unknown.
+    /// The claim is granted, but its token is still unknown.
     pub(super) fn ask_again(&mut self, now: Stamp) -> Stamp {
         self.in_flight = false;
         self.ask_again = true;
@@ -111,15 +112,15 @@ pub(super) struct Ending {
     failures: u32,
 }
 
-/// How long a release may take before it is repeated, by its caller and by the thread: no caller waits on for an answer
-/// that the thread's repeat may have taken away. A third of the lease, so that there is time for another, but no longer
-/// than a person would wait.
+/// How long a release may take before the caller gives up and the thread repeats it. Both use one limit, because after
+/// a repeat the caller's own answer may not tell what happened. It is a third of the lease, so that there is time for
+/// another, but no longer than a person would wait.
 pub(super) fn release_limit(ttl: Duration) -> Duration {
     (ttl / 3).clamp(Duration::from_millis(50), Duration::from_secs(10))
 }
 
 impl Ending {
-    /// `longest` is the longest lease the store may have been asked for, `ttl` the one of now.
+    /// `longest` is the longest lease the store may have been asked for, `ttl` the current one.
     pub(super) fn new(ttl: Duration, longest: Duration, now: Stamp) -> Self {
         let until = now.after(longest).after(longest / 100 + Duration::from_millis(2));
         Self {

@@ -6,7 +6,7 @@ use crate::store::Mode;
 use crate::token::{HolderId, Token};
 use std::fmt;
 
-/// Who enters a database's fence: a token, and what tells it from an equal one.
+/// Who enters a database's fence: a token, and the holder and store that tell it from an equal one.
 ///
 /// [`of`](Self::of) a lease it is complete. [`exclusive`](Self::exclusive) and [`shared`](Self::shared) are for tokens
 /// that came from elsewhere, such as the request of another service.
@@ -22,15 +22,14 @@ impl Entrant {
     /// The holder of a lease, with the scheme of its store; enters as the lock is held, Exclusive or Shared.
     ///
     /// # Errors
-    /// `Unsupported` for permits: their tokens order nothing.
+    /// `Unsupported` for permits: their tokens have no order.
     pub fn of(lease: &Lease) -> Result<Self> {
         let shared = match lease.mode() {
             Mode::Exclusive => false,
             Mode::Shared => true,
             _ => {
-                return Err(
-                    Error::unsupported("a permit cannot pass a fence: its token orders nothing").for_lock(lease.name())
-                );
+                return Err(Error::unsupported("a permit cannot pass a fence: tokens of permits have no order")
+                    .for_lock(lease.name()));
             }
         };
         let holder = (!shared).then(|| lease.cell.holder.to_hex());
@@ -42,7 +41,7 @@ impl Entrant {
         Self { token, holder: None, store: None, shared: false }
     }
 
-    /// A Shared holder by its token. Not for the token of an Exclusive grant: as a Shared one it keeps that grant out.
+    /// A Shared holder by its token. Not for the token of an Exclusive grant: the fence would then refuse that grant.
     pub fn shared(token: Token) -> Self {
         Self { shared: true, ..Self::exclusive(token) }
     }
@@ -192,7 +191,7 @@ impl<E: std::error::Error + Send + Sync + 'static> From<FenceError<E>> for Error
         match error {
             FenceError::Refused { refusal, message } => Self::new(refusal.kind(), message),
             FenceError::Driver(source) => {
-                Self::unavailable("the database did not let the fence be entered").with_source(source)
+                Self::unavailable("the database failed while the fence was entered").with_source(source)
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The rule of every fence, written once: what it remembers, and whom it lets in.
+//! The rule of every fence, written once: what it remembers, and which holders it lets in.
 
 use crate::error::Result;
 use crate::name::LockName;
@@ -7,8 +7,8 @@ use crate::token::Token;
 
 /// What a fence remembers: the highest Exclusive grant and the highest Shared token that have entered.
 ///
-/// - An Exclusive holder enters with a token above both marks, or with the grant that is the Exclusive mark if no Shared
-///   holder with its token or a higher one has entered. It raises the Exclusive mark.
+/// - An Exclusive holder enters with a token above both marks, and raises the Exclusive mark. The grant that is the
+///   Exclusive mark enters again, unless a Shared holder with its token or a higher one has entered.
 /// - A Shared holder enters with a token that is not below the Exclusive mark. It raises the Shared mark.
 ///
 /// The Shared mark is strict because a Shared token may equal that of the Exclusive grant before it. It keeps no later

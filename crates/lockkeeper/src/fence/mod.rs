@@ -1,11 +1,11 @@
-//! The resource's side: what refuses a holder that was paused past its lease and does not know it yet.
+//! The resource's side: refuses a holder that was paused past its lease and does not know it yet.
 //!
 //! - [`Fence`]: a value in this process.
 //! - [`postgres`], [`mysql`], [`sqlite`]: rows of your own database. The texts need no driver; a feature named after a
 //!   driver and its version (`fence-tokio-postgres-0_7`, `fence-mysql_async-0_37`, `fence-rusqlite-0_41`) adds `enter`.
 //! - [`redis`]: a plain string in Redis; `fence-redis-1` adds `enter` and `write`.
 //!
-//! The rule is the same everywhere: **enter before the first read** of the protected work. `docs/fencing.md` says why.
+//! One rule holds for every fence: **enter before the first read** of the protected work. `docs/fencing.md` says why.
 
 mod entrant;
 mod marks;
@@ -28,11 +28,11 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 /// The layout that this version installs in databases. Layout 1 had no mark of Shared holders: a stale Exclusive holder
-/// could write below them. Installing again brings it up to date.
+/// could write after a Shared entry. Installing again upgrades it.
 pub const LAYOUT: i64 = 2;
 
-/// Whether a fence's refusal of a stale token is what an error comes from, however deep: an error of kind `Stale`, a
-/// [`FenceError`], or the error of a driver whose feature is on, if the entry was made by the plain text. Roll back and stop.
+/// Whether an error, or any of its sources, is a fence's refusal of a stale token. It finds an error of kind `Stale`, a
+/// [`FenceError`], and the error of a driver whose feature is on, for entries by plain SQL. Roll back and stop.
 ///
 /// ```
 /// # use lockkeeper::{Error, ErrorKind};
@@ -41,7 +41,8 @@ pub const LAYOUT: i64 = 2;
 /// assert!(lockkeeper::fence::is_stale(&wrapped));
 /// ```
 ///
-/// With anyhow: `is_stale(error.as_ref())`. For drivers without a feature, each database's module has the same by code.
+/// With anyhow: `is_stale(error.as_ref())`. For drivers without a feature, each database's module has an `is_stale`
+/// that takes the error's code.
 pub fn is_stale(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source()).any(|error| {
         let ours = error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Stale);
@@ -109,17 +110,18 @@ impl<T> Fence<T> {
     /// Reads the value under a Shared lock: passes unless a later Exclusive holder has entered, and keeps every earlier
     /// one out from now on. Shared holders do not keep each other out.
     ///
-    /// An Exclusive holder may read by it too; it then enters as what it is.
+    /// An Exclusive holder may read with it too; it then enters as an Exclusive holder.
     ///
     /// # Errors
-    /// As above; `Unsupported` for permits, whose tokens order nothing.
+    /// `Stale` when a later Exclusive holder has entered. `InvalidConfig` when the fence belongs to another lock.
+    /// `Unsupported` for permits, whose tokens have no order.
     pub fn enter_shared<R>(&self, lease: &Lease, act: impl FnOnce(&T) -> R) -> Result<R> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let passes = match lease.mode() {
             Mode::Exclusive => inner.0.enter(&self.name, &lease.pass()?)?,
             Mode::Shared => inner.0.enter_shared(&self.name, lease.name(), lease.token())?,
             Mode::Permit { .. } => {
-                let text = "a permit cannot pass a fence: its token orders nothing";
+                let text = "a permit cannot pass a fence: tokens of permits have no order";
                 return Err(Error::unsupported(text).for_lock(lease.name()));
             }
         };
@@ -129,7 +131,7 @@ impl<T> Fence<T> {
         Ok(act(&inner.1))
     }
 
-    /// The value, when nobody needs the fence any more.
+    /// Ends the fence and returns its value.
     pub fn into_inner(self) -> T {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner).1
     }

@@ -1,9 +1,10 @@
 //! The fence in a MySQL or MariaDB database: one table, and procedures that any language calls in its own transaction.
 //!
 //! `lockkeeper fence install mysql://…` runs [`INSTALL_SQL`]. The one rule: [`ENTER_SQL`] is the **first** statement of
-//! every transaction of the protected work. It matters more here than anywhere: under InnoDB's default, REPEATABLE READ,
-//! the first plain `SELECT` fixes what the whole transaction sees. A read before the entry makes every later read as old
-//! as itself, and nothing tells. Never begin with `START TRANSACTION WITH CONSISTENT SNAPSHOT`.
+//! every transaction of the protected work. It matters more here than anywhere: under InnoDB's default, REPEATABLE
+//! READ, the first plain `SELECT` fixes what the whole transaction sees. After a read before the entry, every later
+//! read is as old as that one, and the server reports no error. Never begin with `START TRANSACTION WITH CONSISTENT
+//! SNAPSHOT`.
 //!
 //! An error does not abort a transaction here: after a refusal, roll back.
 
@@ -31,15 +32,15 @@ pub const STATUS_SQL: &str = "SELECT CONVERT(resource USING utf8mb4), token, sto
     DATE_FORMAT(CONVERT_TZ(entered_at, @@session.time_zone, '+00:00'), '%Y-%m-%dT%H:%i:%s.%fZ'), shared \
     FROM lockkeeper_fences WHERE ? IS NULL OR resource = CONVERT(? USING utf8mb4) ORDER BY resource";
 
-/// Forgets what was seen of a resource: only while nobody is at work on it.
+/// Forgets the tokens of a resource. Run it only while no holder works on the resource.
 pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE resource = CONVERT(? USING utf8mb4)";
 
-/// Forgets what was seen of all: only while nobody is at work on any. A statement of its own, since a condition for both
-/// would lock every row for the sake of one.
+/// Forgets the tokens of all resources. Run it only while no holder works on any. A statement of its own, since one
+/// condition for both would lock every row to delete one.
 pub const RESET_ALL_SQL: &str = "DELETE FROM lockkeeper_fences";
 
-/// The statements of [`INSTALL_SQL`], one by one, for a driver. When two do this at once, one of them may get error 1304
-/// or 1060, because the other has just made a procedure or the column: run them all again.
+/// The statements of [`INSTALL_SQL`], one by one, for a driver. When two installers run at once, one may get error 1304
+/// or 1060, because the other has just made a procedure or the column. Then run all statements again.
 pub fn install_statements() -> impl Iterator<Item = &'static str> {
     let script = INSTALL_SQL.split_once("DELIMITER //").map_or("", |(_, script)| script);
     let script = script.split_once("DELIMITER ;").map_or(script, |(script, _)| script);
@@ -61,8 +62,8 @@ pub fn is_stale(sqlstate: &str) -> bool {
     refusal(sqlstate) == Some(Refusal::Stale)
 }
 
-/// Whether the error number asks for the whole transaction to be repeated: a deadlock, a lock wait that took too long, a
-/// row that changed since the snapshot, or, in Group Replication, another member that was faster.
+/// Whether the error number asks for the whole transaction to be repeated. The causes are a deadlock, a lock wait that
+/// took too long, a row that changed since the snapshot, or a faster member in Group Replication.
 pub fn is_conflict(errno: u16) -> bool {
     matches!(errno, 1213 | 1205 | 1020 | 3101)
 }

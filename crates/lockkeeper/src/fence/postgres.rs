@@ -1,11 +1,11 @@
 //! The fence in a PostgreSQL database: one table, and functions that any language calls in its own transaction.
 //!
-//! `lockkeeper fence install postgres://…` runs [`INSTALL_SQL`]. The one rule: [`ENTER_SQL`] is the **first** statement of
-//! every transaction of the protected work. Under READ COMMITTED the statements after it see what earlier holders have
-//! committed. Under REPEATABLE READ and SERIALIZABLE the snapshot is older than the wait for an earlier holder, and the
-//! database then refuses with 40001 ([`is_conflict`]): roll back and repeat the transaction.
+//! `lockkeeper fence install postgres://…` runs [`INSTALL_SQL`]. The one rule: [`ENTER_SQL`] is the **first** statement
+//! of every transaction of the protected work. Under READ COMMITTED the statements after it see what earlier holders
+//! have committed. Under REPEATABLE READ and SERIALIZABLE the snapshot is older than the wait for an earlier holder.
+//! The database then refuses with 40001 ([`is_conflict`]): roll back and repeat the transaction.
 //!
-//! `docs/fencing.md` has the same in other languages.
+//! `docs/fencing.md` has the code in other languages.
 
 use super::Refusal;
 #[cfg(feature = "fence-tokio-postgres-0_7")]
@@ -29,7 +29,7 @@ pub const STATUS_SQL: &str = "SELECT resource, token, store, to_char(entered_at 
     'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), shared FROM lockkeeper_fences \
     WHERE $1::text IS NULL OR resource = $1 ORDER BY resource";
 
-/// Forgets what was seen of a resource, or of all if `$1` is NULL: only while nobody is at work on it.
+/// Forgets the tokens of a resource, or of all if `$1` is NULL. Run it only while no holder works on the resource.
 pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE $1::text IS NULL OR resource = $1";
 
 /// Why the fence refused, by the SQLSTATE of an error; `None` for the database's own errors.

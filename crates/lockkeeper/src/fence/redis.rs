@@ -1,7 +1,8 @@
 //! The fence of a plain string in Redis or Valkey: check and write in one script.
 //!
-//! The value is your own key, readable by everybody; its fence is a hash beside it ([`fence_key`]) that is kept 25 hours
-//! after the last Exclusive entry or write, or the last Shared entry that raised its mark. Enter before the first read, then write with the same entrant:
+//! The value is your own key, which every client can read. Its fence is a hash beside it ([`fence_key`]). Redis keeps
+//! the fence for 25 hours after the last Exclusive entry or write, or the last Shared entry that raised its mark. Enter
+//! before the first read, then write with the same entrant:
 //!
 //! | | `EVAL` [`SCRIPT`] `2 KEY FENCE_KEY …` | answers |
 //! |---|---|---|
@@ -20,12 +21,12 @@ use std::time::Duration;
 /// The script.
 pub const SCRIPT: &str = include_str!("redis.lua");
 
-/// How long a fence is kept after the last entry or write that raised or confirmed it: a day, and an hour for clocks that
-/// differ.
+/// How long Redis keeps a fence after the last entry or write that raised or confirmed it: a day, and an hour for
+/// clocks that differ.
 pub const LIFE: Duration = Duration::from_secs(25 * 3600);
 
-/// The key of a value's fence, in the same slot of a Cluster: `lk:d:{KEY}`; for a key with a hash tag, `lk:d/KEY`; for
-/// one with a `}` but no tag, `lk:d!{N}KEY`, N the lowest number with its slot.
+/// The key of a value's fence, in the same slot of a Cluster: `lk:d:{KEY}`. For a key with a hash tag it is `lk:d/KEY`.
+/// For a key with a `}` but no tag it is `lk:d!{N}KEY`, where N is the lowest number with its slot.
 pub fn fence_key(key: &[u8]) -> Vec<u8> {
     companion(b'd', key)
 }

@@ -1,8 +1,8 @@
 //! The fence in a SQLite file: one table, and views to `INSERT` into, because SQLite has no procedures.
 //!
-//! `lockkeeper fence install sqlite:PATH` runs [`INSTALL_SQL`]. The one rule: [`ENTER_SQL`] is the **first** statement of
-//! every transaction of the protected work. It takes the file's only write lock until the end of the transaction. A read
-//! before it makes SQLite refuse the entry with `SQLITE_BUSY` when somebody has written meanwhile.
+//! `lockkeeper fence install sqlite:PATH` runs [`INSTALL_SQL`]. The one rule: [`ENTER_SQL`] is the **first** statement
+//! of every transaction of the protected work. It takes the file's only write lock until the end of the transaction.
+//! After an earlier read, SQLite refuses the entry with `SQLITE_BUSY` if another connection has written meanwhile.
 //!
 //! An error does not end a transaction here: after a refusal, roll back.
 
@@ -27,7 +27,7 @@ pub const ENTER_SHARED_SQL: &str = "INSERT INTO lockkeeper_fence_shared (resourc
 pub const STATUS_SQL: &str = "SELECT resource, token, store, entered_at, shared FROM lockkeeper_fences \
     WHERE ?1 IS NULL OR resource = ?1 ORDER BY resource";
 
-/// Forgets what was seen of a resource, or of all if `?1` is NULL: only while nobody is at work on it.
+/// Forgets the tokens of a resource, or of all if `?1` is NULL. Run it only while no holder works on the resource.
 pub const RESET_SQL: &str = "DELETE FROM lockkeeper_fences WHERE ?1 IS NULL OR resource = ?1";
 
 /// Why the fence refused, by the message of an error; `None` for SQLite's own errors.

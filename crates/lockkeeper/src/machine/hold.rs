@@ -1,14 +1,14 @@
 //! The life of one guard: Held → Suspect → Lost. Pure: the clock is an argument, calls are outputs.
 //!
 //! The deadline counts from *before* the request was sent, minus drift, so it always lies before the store's own end of
-//! the lease. Errors change nothing until then; at the deadline the guard is lost, whatever is still in flight.
+//! the lease. Errors do not end the guard earlier. At the deadline the guard is lost, even with a call still in flight.
 
 use crate::clock::Stamp;
 use crate::store::{Grant, LossReason};
 use std::time::Duration;
 
-/// The most by which a renewal may come early to join a batch: many locks that were taken one after the other are
-/// prolonged by few calls.
+/// The most by which a renewal may come early to join a batch. So few calls renew many locks that were taken one after
+/// another.
 pub(crate) const MAX_SLACK: Duration = Duration::from_millis(50);
 
 /// The end of validity of a lease counted from `stamp`: 1 % for clocks that run at different speeds, 2 ms for rounding.
@@ -20,11 +20,11 @@ pub fn deadline(stamp: Stamp, lease: Duration) -> Stamp {
 /// Where a guard stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Held, as far as anybody knows.
+    /// Inside the deadline, and the last renewal, if there was one, succeeded.
     Held,
     /// Still inside the deadline, but the last renewal failed.
     Suspect,
-    /// Over.
+    /// Ended for good.
     Lost(LossReason),
 }
 
@@ -34,8 +34,8 @@ pub struct Hold {
     ttl: Duration,
     /// The end of validity by the lease alone.
     lease_end: Stamp,
-    /// The end of validity by `max_hold`. It bounds how long the others wait, not what the store promises, so it counts
-    /// from the moment the grant was known, not from its stamp.
+    /// The end of validity by `max_hold`. It limits how long other clients wait, not the store's promise. So it counts
+    /// from the moment the keeper learned of the grant, not from its stamp.
     max_end: Option<Stamp>,
     renew_at: Stamp,
     /// While a renewal is in flight: when to give up on it.
@@ -59,9 +59,9 @@ pub enum Input {
     Failed,
     /// The store says it is over.
     Gone(LossReason),
-    /// The connection came back: a renewal is due at once, whatever the old connection still has in flight.
+    /// The connection came back: a renewal is due at once, even if one is in flight on the old connection.
     RenewNow,
-    /// The owner lets go.
+    /// The owner releases or drops the guard.
     Release,
 }
 
@@ -80,7 +80,7 @@ pub enum Output {
 }
 
 impl Hold {
-    /// The state right after a grant, which `max_end` ends in any case.
+    /// The state right after a grant; it ends at `max_end` at the latest.
     pub fn new(grant: &Grant, ttl: Duration, max_end: Option<Stamp>) -> Self {
         Self {
             ttl,
@@ -92,13 +92,13 @@ impl Hold {
         }
     }
 
-    /// The same grant for another task: a place in line may be inherited by one that asked for other times.
+    /// The grant for another task: a task that inherits a place in line may have another TTL and `max_hold`.
     pub fn adopt(&mut self, ttl: Duration, max_end: Option<Stamp>) {
         self.ttl = ttl;
         self.max_end = max_end;
     }
 
-    /// The end that no renewal moves.
+    /// The end by `max_hold`; renewals do not move it.
     pub fn max_end(&self) -> Option<Stamp> {
         self.max_end
     }
@@ -122,8 +122,8 @@ impl Hold {
         Some(next.map_or(self.deadline(), |next| next.min(self.deadline())))
     }
 
-    /// How much earlier than planned a renewal may join a batch. A repeat keeps its pause: near the deadline pauses are
-    /// shorter than the slack, and a store that fails at once would be asked in a tight loop.
+    /// How much earlier than planned a renewal may join a batch. A repeat keeps its pause. Near the deadline pauses are
+    /// shorter than the slack, and the keeper would ask a store that fails at once in a tight loop.
     fn slack(&self) -> Duration {
         if self.phase == Phase::Suspect {
             return Duration::ZERO;
@@ -131,7 +131,7 @@ impl Hold {
         (self.ttl / 60).min(MAX_SLACK)
     }
 
-    /// Nothing to renew when `max_hold` ends it before the lease does.
+    /// No renewal is needed when `max_hold` ends the guard before the lease does.
     fn wants_renewal(&self) -> bool {
         self.max_end.is_none_or(|end| end > self.lease_end)
     }
@@ -176,7 +176,7 @@ impl Hold {
             Some(at) if now >= at => self.failed(now),
             Some(_) => Vec::new(),
             None if self.wants_renewal() && now.after(self.slack()) >= self.renew_at => {
-                // Never longer than half of what is left: there must be time for another try.
+                // Never longer than half of the time left, so that there is time for another try.
                 let limit = (self.ttl / 3).min(self.deadline().since(now) / 2);
                 self.give_up = Some(now.after(limit));
                 vec![Output::Renew { limit }]
@@ -185,7 +185,7 @@ impl Hold {
         }
     }
 
-    /// The next try comes sooner the less is left.
+    /// The less time is left, the sooner the next try.
     fn failed(&mut self, now: Stamp) -> Vec<Output> {
         self.give_up = None;
         let pause = (self.deadline().since(now) / 8)

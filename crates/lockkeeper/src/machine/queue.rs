@@ -1,8 +1,9 @@
-//! One name's tasks within one keeper: who may ask the store, and who inherits what. Pure.
+//! One name's tasks within one keeper: which task may ask the store, and which one inherits a place in line. Pure.
 //!
-//! A keeper has at most one claim of a name in flight or waiting in the store, and while it holds an Exclusive one, none
-//! beside it; one whose release was tried, or is under way to a store that keeps calls in order, is no longer held. The remote place in line belongs to the queue, not to the task that got it: when that task gives up, the
-//! next one of the same mode goes on from there, also when a grant is just arriving.
+//! A keeper has at most one claim of a name in flight or waiting in the store. While it holds an Exclusive claim, it
+//! has none beside it. A claim counts as ended once its release was tried, or is under way to a store that keeps calls
+//! in order. The remote place in line belongs to the queue, not to the task that got it. When that task gives up, the
+//! next one of the same mode takes over the place, also when a grant is just arriving.
 
 use crate::store::Mode;
 use std::collections::VecDeque;
@@ -88,12 +89,12 @@ pub enum Output {
     },
     /// This task does not wait, and the lock is not free.
     Busy(u64),
-    /// Nobody wants this claim any more: release it.
+    /// No task wants this claim any more: release it.
     Drop(u64),
 }
 
 impl Queue {
-    /// Whether nothing is left to remember.
+    /// Whether the queue is empty and can be dropped.
     pub fn is_idle(&self) -> bool {
         self.tasks.is_empty() && self.pending.is_none() && self.exclusive.is_none()
     }
@@ -124,7 +125,7 @@ impl Queue {
                 if self.exclusive == Some(claim) {
                     self.exclusive = None;
                 }
-                // Lost before it was picked up: the task is back in line where it stood.
+                // The grant was lost before its task picked it up: the task is back in its place in line.
                 for task in self.tasks.iter_mut().filter(|t| t.granted == Some(claim)) {
                     task.granted = None;
                 }
@@ -133,7 +134,7 @@ impl Queue {
         }
         self.advance(fresh, &mut out);
         if self.tasks.is_empty() {
-            // A held lock that nobody waits for keeps no room for a line.
+            // A held lock without waiting tasks frees the memory of its queue.
             self.tasks = VecDeque::new();
         }
         out
@@ -157,7 +158,7 @@ impl Queue {
                 if waits {
                     self.pending = Some(Pending { waiting: true, ..pending });
                 }
-                // The same question has the same answer: nobody of this mode needs to ask again.
+                // Another task of this mode would get this answer too, so none needs to ask.
                 self.refuse(|t| t.mode == mode || t.mode == Mode::Exclusive, out);
             }
             Answer::Failed => self.tasks.retain(|t| t.id != pending.task),
@@ -182,7 +183,8 @@ impl Queue {
                 Some(heir) => {
                     pending.task = heir.id;
                     if !pending.waiting {
-                        // Its call went down with the task; the same claim again finds out what became of it.
+                        // The call was dropped with its task. The next task repeats the claim, and so learns whether it
+                        // was granted.
                         out.push(Output::Try { task: heir.id, claim: pending.claim });
                     }
                     self.pending = Some(pending);
@@ -192,7 +194,7 @@ impl Queue {
         }
     }
 
-    /// Answers whom it can, and starts the next claim if none is under way.
+    /// Answers the tasks that it can, and starts the next claim if none is under way.
     fn advance(&mut self, fresh: u64, out: &mut Vec<Output>) {
         if self.exclusive.is_some() || self.pending.as_ref().is_some_and(|p| p.waiting) {
             self.refuse(|_| true, out);

@@ -1,6 +1,6 @@
-//! A store round another one that delays, loses, cuts, hangs and repeats calls when a test says so.
+//! A wrapper around a store that delays, loses, cuts, hangs and repeats calls when a test says so.
 //!
-//! Nothing here is timed: a held call goes on when the test lets it, so a test is as fast and as certain as its events.
+//! Nothing here depends on time: a held call goes on when the test lets it.
 
 use crate::error::{Error, Result};
 use crate::name::LockName;
@@ -85,12 +85,12 @@ impl Faults {
         self.set(op, |plan| plan.hold_reply = true);
     }
 
-    /// Events are swallowed from now on, or no longer.
+    /// Whether events are dropped from now on.
     pub fn deafen(&self, deaf: bool) {
         self.0.deaf.store(deaf, Ordering::Release);
     }
 
-    /// Lets go what is held of this kind, and holds no more.
+    /// Delivers the held calls of this kind, and holds no more.
     pub fn let_go(&self, op: Op) {
         self.set(op, |plan| (plan.hold_request, plan.hold_reply) = (false, false));
     }
@@ -213,7 +213,7 @@ impl FaultyStore {
     }
 }
 
-/// A request that is on its way: it arrives even if whoever sent it has given up, as on a network.
+/// A request under way: it arrives even if the caller has given up, as on a network.
 struct Sent<T: 'static> {
     faults: Faults,
     op: Op,

@@ -21,8 +21,9 @@
 //! # }
 //! ```
 //!
-//! The paused clock of tokio (`start_paused = true`, `tokio::time::advance`) does not shorten a keeper's waits: a keeper
-//! keeps time on a thread of its own, by the clock that it was built with. Without [`Clock`] a `.wait(60 s)` takes 60 s.
+//! The paused clock of tokio (`start_paused = true`, `tokio::time::advance`) does not shorten a keeper's waits. A
+//! keeper keeps time on a thread of its own, by the clock that it was built with. Without [`Clock`] a `.wait(60 s)`
+//! takes 60 s.
 
 mod faults;
 mod listener;

@@ -55,7 +55,7 @@ fn close_ends_what_is_left_and_says_how_much() {
 }
 
 #[test]
-fn close_reports_releases_that_nobody_answered() {
+fn close_reports_releases_that_the_store_did_not_answer() {
     let bench = Bench::new();
     let (faults, keeper) = bench.keeper();
     let guard = now(keeper.lock("x").acquire()).unwrap();
@@ -329,7 +329,7 @@ fn row_18_a_wait_that_can_never_end_is_given_up() {
     odd.foreign.store(true, Ordering::SeqCst);
     bench.clock.advance(secs(4));
     assert_eq!(first.finish().unwrap_err().kind(), ErrorKind::Foreign);
-    // The next task asks for itself, and may be luckier.
+    // The next task asks for itself, and may succeed.
     odd.foreign.store(false, Ordering::SeqCst);
     second.pend();
     now(held.release()).unwrap();

@@ -101,7 +101,7 @@ fn sweep_one(what: &str, subject: Subject, set: fn(&Faults), polls: usize, conte
         if n == 1 {
             faults.heal();
         }
-        // As an executor would: the next poll comes when something has happened.
+        // As an executor would: the next poll comes after a wake-up.
         let end = Instant::now() + ms(2);
         while !probe.woken() && Instant::now() < end {
             std::thread::yield_now();
@@ -195,7 +195,7 @@ fn row_11_a_runtime_that_ends_during_an_acquire_leaves_nothing() {
         bench.settle();
         empty(&b);
     }
-    until("nobody waits", || bench.waiting("x") == 0);
+    until("no claim waits", || bench.waiting("x") == 0);
     drop(held);
 }
 
@@ -250,7 +250,7 @@ fn row_11_a_store_that_panics_in_a_callers_call_leaves_nothing() {
     odd.release_panics.store(true, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| now(guard.release()))).is_err());
     odd.release_panics.store(false, Ordering::SeqCst);
-    // Long enough for a second try, should the thread have met the panic too.
+    // Long enough for a second try, in case the thread panicked too.
     bench.clock.advance(TTL / 3 + secs(1));
     empty(&keeper);
     assert!(bench.record("x").is_none());
@@ -305,7 +305,7 @@ fn with_drops_the_body_when_the_lock_is_lost_and_says_so() {
     faults.cut(Op::Renew, u32::MAX);
     bench.clock.advance(TTL);
     assert_eq!(lease.state(), State::Lost(LossReason::Expired));
-    // The body is polled once more with the news; it may look, but its success counts for nothing.
+    // The body is polled once more after the loss. It may see the loss, but its success does not count.
     assert_eq!(body.ready().unwrap_err().kind(), ErrorKind::Lost);
     drop(body);
     faults.heal();

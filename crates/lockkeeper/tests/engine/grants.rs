@@ -1,4 +1,4 @@
-//! What becomes of a grant: when it counts from, who picks it up, and how its release is answered.
+//! Grants: from when a lease counts, which task picks it up, and how its release is answered.
 
 use crate::common::{Bench, Probe, TTL, empty, ms, now, secs};
 use lockkeeper::testing::Op;
@@ -14,7 +14,7 @@ fn max_hold_of_a_lock_that_was_handed_over_counts_from_the_hand_over() {
         let (mut first, mut second) = (Probe::new(first.acquire()), Probe::new(second.acquire()));
         first.pend();
         second.pend();
-        // Right before the keep-alive of its place, which is what the grant's lease counts from.
+        // Right before the keep-alive of its place; the grant's lease counts from that keep-alive.
         bench.clock.advance(secs(3));
         now(held.release()).unwrap();
         bench.settle();

@@ -1,4 +1,4 @@
-//! A log that stands still.
+//! A log whose writer blocks.
 
 use crate::common::{Bench, now, real, secs, until};
 use lockkeeper::stores::memory::MemoryStore;

@@ -1,4 +1,4 @@
-//! The engine on stores that tests can bend: time, messages, queues, and how everything ends.
+//! The engine on stores whose clock and messages the tests control: time, messages, queues, and the end of keepers.
 
 mod close;
 #[path = "../common/mod.rs"]

@@ -271,7 +271,7 @@ fn row_18_the_limit_of_a_wait_in_an_outage_is_unavailable() {
     for mut acquire in [first, second] {
         assert_eq!(acquire.ready().unwrap_err().kind(), ErrorKind::Unavailable);
     }
-    // Without an outage it is busy, and says who is in the way.
+    // Without an outage the error is busy, and names the holder.
     faults.heal();
     let mut third = Probe::new(lock.acquire());
     third.pend();
@@ -292,7 +292,11 @@ fn row_18_the_limit_of_a_wait_holds_while_the_store_is_silent() {
     second.pend();
     bench.clock.advance(secs(2));
     for acquire in [&mut second, &mut first] {
-        assert_eq!(acquire.ready().unwrap_err().kind(), ErrorKind::Unavailable, "nobody has said it is held");
+        assert_eq!(
+            acquire.ready().unwrap_err().kind(),
+            ErrorKind::Unavailable,
+            "the store has not said that it is held"
+        );
     }
     drop((first, second));
     faults.heal();

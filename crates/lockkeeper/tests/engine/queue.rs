@@ -198,10 +198,10 @@ fn the_call_that_went_down_with_its_task_is_cancelled_for_good() {
     now(heir.ready().unwrap().release()).unwrap();
     bench.settle();
     empty(&keeper);
-    // The first call arrives once more, or only now.
+    // The first call arrives again, or only now.
     let late = odd.seen.lock().unwrap()[0].1.clone();
     now(bench.store.try_acquire(&[late])).pop().unwrap().unwrap();
-    assert!(bench.record("x").is_none(), "nobody is there to release it");
+    assert!(bench.record("x").is_none(), "no task would release it");
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn a_try_repeated_after_an_outage_is_cancelled_for_good() {
     // The first send arrives after all.
     let late = odd.seen.lock().unwrap()[0].1.clone();
     now(bench.store.try_acquire(&[late])).pop().unwrap().unwrap();
-    assert!(bench.record("x").is_none(), "nobody is there to release it");
+    assert!(bench.record("x").is_none(), "no task would release it");
 }
 
 /// Keeps the warnings of one thread.
@@ -481,7 +481,7 @@ fn a_subscriber_may_use_the_keeper_it_is_told_about() {
     let guard = now(keeper.lock("x").acquire()).unwrap();
     faults.cut(Op::Release, 1);
     let (told, heard) = std::sync::mpsc::channel();
-    // On a thread of its own: what this is about would hang for ever.
+    // On a thread of its own, because a failure would hang for ever.
     std::thread::spawn(move || {
         tracing::subscriber::with_default(Nosy(keeper, told), || now(guard.release()).unwrap_err());
     });

@@ -180,7 +180,7 @@ fn row_07_a_hung_renewal_is_lost_exactly_at_the_deadline() {
     assert!(faults.asked(Op::Renew) >= 3, "tried again while time was left: {}", faults.asked(Op::Renew));
     assert_eq!(faults.done(Op::Renew), 0);
     bench.clock.advance(ms(1));
-    assert!(lost.woken(), "told without anybody looking");
+    assert!(lost.woken(), "told without a call to the guard");
     assert_eq!(lost.ready(), LossReason::Expired);
     assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
     // Renewals that get through afterwards neither revive the guard nor keep the name.
@@ -266,7 +266,7 @@ fn row_08_a_renewal_never_brings_a_lost_lock_back() {
     let (_, keeper) = bench.keeper();
     let guard = now(keeper.lock("x").acquire()).unwrap();
     now(keeper.break_lock("x", guard.token())).unwrap().expect("broken");
-    assert_eq!(guard.state(), State::Held, "nobody has been told yet");
+    assert_eq!(guard.state(), State::Held, "the keeper has not been told yet");
     bench.clock.advance(TTL / 3);
     assert_eq!(guard.state(), State::Lost(LossReason::Broken));
     bench.clock.advance(TTL);

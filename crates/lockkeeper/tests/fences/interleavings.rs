@@ -96,7 +96,7 @@ pub(crate) fn fenced(database: &dyn Database) {
     assert!(refused[0] > 100 && refused[1] == 0, "{refused:?}: the older holder is refused, the later one never");
 }
 
-/// The same run must show losses where the fence is missing or comes too late.
+/// The same run must lose updates without the fence, or with an entry that comes too late.
 pub(crate) fn broken_twins(database: &dyn Database) {
     for entry in [Entry::Never, Entry::OnlyAtWrites] {
         let seed = fastrand::u64(..);

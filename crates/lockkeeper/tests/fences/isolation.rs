@@ -40,7 +40,7 @@ pub(crate) fn waits(database: &dyn Database) {
         });
         let mut session = database.session();
         let earlier = session.transaction(&mut |tx| {
-            // An equal token again: this too must hold up the later holder.
+            // A second entry with an equal token must also make the later holder wait.
             tx.enter(name, &entrant(33))?;
             begun.send(()).unwrap();
             let early = finishes.recv_timeout(Duration::from_millis(200));

@@ -1,4 +1,5 @@
-//! Fences in real databases: the rules, the paused holder, and many interleavings, each with a way to see it fail.
+//! Fences in real databases: the rules, the paused holder, and many interleavings. Each has a variant without the fence
+//! that must fail.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program")]
 
 #[path = "../peers/installed.rs"]
@@ -54,7 +55,7 @@ pub(crate) trait Session: Send {
 /// A database with the fence installed and a table of values.
 pub(crate) trait Database: Send + Sync {
     fn session(&self) -> Box<dyn Session>;
-    /// Sets a value, whoever holds what.
+    /// Sets a value without a check at the fence.
     fn set(&self, resource: &str, value: i64);
     fn get(&self, resource: &str) -> i64;
     /// The code of a stale token, as drivers show it.

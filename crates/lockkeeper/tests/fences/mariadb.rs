@@ -15,7 +15,7 @@ static SERVER: Shared<MysqlServer> = Shared::new();
 pub(crate) fn server() -> Arc<MysqlServer> {
     SERVER.get(|| {
         let server = MysqlServer::new();
-        // Twice, and in both ways: again does no harm.
+        // Twice, and in both ways: installing again does no harm.
         server.sql(fence::INSTALL_SQL);
         let mut connection = connect(&server);
         for statement in fence::install_statements() {
@@ -127,7 +127,7 @@ impl Tx for MyTx<'_> {
     }
 }
 
-/// Why the entry must come first here: a plain read fixes what the transaction sees, and nothing tells.
+/// Why the entry must come first here: a plain read fixes what the transaction sees, without an error.
 #[test]
 fn a_read_before_the_entry_makes_every_later_read_old() {
     let server = server();
@@ -156,7 +156,8 @@ fn a_read_before_the_entry_makes_every_later_read_old() {
     });
 }
 
-/// The setting that is on by default from MariaDB 11.6.2: the same mistake is refused, and the entry first still works.
+/// The setting that is on by default from MariaDB 11.6.2: a read before the entry is refused, and an entry first still
+/// works.
 #[test]
 fn with_snapshot_isolation_a_read_before_the_entry_must_be_repeated() {
     let server = server();
@@ -249,8 +250,8 @@ fn shared_holders_are_inside_together_and_an_exclusive_one_waits() {
     });
 }
 
-/// What a session remembers of its last Shared entry is a hint: an entry that was rolled back, or a fence that was reset
-/// since, does not let it in without its mark.
+/// A session's memory of its last Shared entry is only a hint. After a rollback or a reset the next entry must raise
+/// the mark again.
 #[test]
 fn a_shared_entry_is_marked_though_its_session_remembers_one_that_is_gone() {
     let server = server();
@@ -304,7 +305,7 @@ fn status_reset_and_rights() {
         let rows: Vec<Row> = root.exec(fence::STATUS_SQL, (&resource, &resource)).await.unwrap();
         assert_eq!((rows.len(), rows[0].1, rows[0].2.as_deref()), (1, 1_763_166_000_123_456, Some("redis")));
         assert!(rows[0].3.as_ref().is_some_and(|when| when.starts_with("20") && when.ends_with('Z')), "{rows:?}");
-        // Somebody is inside another fence meanwhile.
+        // Another transaction is inside another fence meanwhile.
         let mut other = Conn::from_url(server.url()).await.unwrap();
         let mut open = other.start_transaction(TxOpts::new()).await.unwrap();
         fence::enter(&mut open, &fresh("inside"), &entrant(1)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Entries that go wrong, or are made in ways the page does not show: a fence must not fall by any of them.
+//! Entries that go wrong, or are made in ways the page does not show: none of them may lower a fence.
 
 use crate::isolation::entrant;
 use crate::sqlite::Sqlite;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use testkit::{PostgresServer, RedisServer};
 use tokio_postgres::NoTls;
 
-/// Nobody has entered before, and two do in the same moment, many times over.
+/// No holder has entered before, and two enter at the same moment, many times over.
 pub(crate) fn first_entries(database: &dyn Database) {
     const ROUNDS: usize = 30;
     let resources: Vec<String> = (0..ROUNDS).map(|_| fresh("first")).collect();
@@ -51,7 +51,7 @@ pub(crate) fn first_entries(database: &dyn Database) {
     }
 }
 
-/// What was rolled back was never seen; what was refused changes nothing.
+/// A rolled-back entry leaves no token; a refused one changes nothing.
 pub(crate) fn rolled_back(database: &dyn Database) {
     let resource = fresh("undone");
     let mut session = database.session();
@@ -76,7 +76,7 @@ pub(crate) fn rolled_back(database: &dyn Database) {
     session.transaction(&mut |tx| tx.enter(&resource, &enter(21, None))).unwrap();
 }
 
-/// Entries without a transaction, from many sides: useless for a write, but the fence must still only rise.
+/// Entries without a transaction, from many connections: they protect no write, but the fence must still only rise.
 #[test]
 fn entries_in_autocommit_never_lower_a_mariadb_fence() {
     let server = mariadb::server();
@@ -109,7 +109,7 @@ fn entries_in_autocommit_never_lower_a_mariadb_fence() {
     });
 }
 
-/// Numbers that no lock gives out, as a program in another language may send them.
+/// Numbers that are not tokens, as a program in another language may send them.
 #[test]
 fn what_is_no_token_is_refused() {
     let (postgres, mariadb) = (postgres::server(), mariadb::server());
@@ -130,7 +130,7 @@ fn what_is_no_token_is_refused() {
     }
 }
 
-/// Installing is for every start of every instance of an application, if it likes.
+/// An application may install the fence at every start of every instance.
 #[test]
 fn many_install_at_once_on_postgres() {
     let server = PostgresServer::new();
@@ -153,9 +153,9 @@ fn many_install_at_once_on_postgres() {
     }
 }
 
-/// Rights are the caller's own, and a refusal of the database is not one of the fence.
+/// The functions run with the caller's rights, and a refusal by the database is not a refusal by the fence.
 #[test]
-fn without_rights_nobody_enters_postgres() {
+fn without_rights_a_role_cannot_enter_postgres() {
     let server = postgres::server();
     server.sql("CREATE ROLE stranger LOGIN");
     let url = server.url().replace("postgres@", "stranger@");
@@ -172,7 +172,7 @@ fn without_rights_nobody_enters_postgres() {
     });
 }
 
-/// An entry of a transaction that was prepared for two-phase commit holds until that is decided.
+/// The entry of a transaction prepared for two-phase commit keeps its lock until the transaction is decided.
 #[test]
 fn a_prepared_transaction_keeps_the_fence_of_postgres() {
     let server = PostgresServer::with(&["max_prepared_transactions=2"]);
@@ -204,7 +204,7 @@ impl std::error::Error for Wrapped {
     }
 }
 
-/// By the typed entry, by the plain text, as an error of ours, and each of them wrapped twice.
+/// Errors of the typed entry, of the plain SQL and of the library, and each of them wrapped twice.
 fn recognised(
     by_entry: impl std::error::Error + Send + Sync + 'static,
     by_text: impl std::error::Error + Send + Sync + 'static,
@@ -254,7 +254,7 @@ fn a_stale_token_is_recognised_through_every_driver() {
     let by_entry = fence::sqlite::enter(&tx, resource, &entrant(33)).unwrap_err();
     recognised(by_entry, by_text);
     drop(tx);
-    // What else a database says is not that.
+    // Other errors of a database are not stale tokens.
     assert!(!is_stale(&connection.execute("SELECT nothing", ()).unwrap_err()));
     assert!(!is_stale(&Wrapped("LK001 in the words only".into())));
 }

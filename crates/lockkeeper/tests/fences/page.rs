@@ -25,7 +25,7 @@ fn code_of(error: &tokio_postgres::Error) -> &str {
 #[test]
 fn after_a_refusal_the_others_must_be_rolled_back() {
     let resource = &fresh("refused");
-    // Kept until the end, since the last to use a server ends it; and begun out here, on no runtime.
+    // Kept until the end, since the last user of a server ends it; and started here, outside of a runtime.
     let (postgres, mariadb) = (postgres::server(), mariadb::server());
     RUNTIME.block_on(async {
         let mut client = client(&postgres.url()).await;
@@ -124,7 +124,7 @@ fn rolling_back_to_an_earlier_savepoint_undoes_the_entry() {
     });
 }
 
-/// "Make it a statement of its own": the query's snapshot is older than the wait inside it.
+/// "Make the call a statement of its own": the query's snapshot is older than the wait inside it.
 #[test]
 fn an_entry_inside_the_query_that_reads_reads_what_was_true_before() {
     let server = postgres::server();
@@ -150,13 +150,13 @@ fn an_entry_inside_the_query_that_reads_reads_what_was_true_before() {
     });
 }
 
-/// "Rows stay": those that nobody has entered for long can be told, and only those.
+/// "Rows stay": `entered_at` tells the rows that were not entered for long, and only those.
 #[test]
-fn rows_say_when_somebody_has_entered_last() {
+fn rows_say_when_a_holder_has_entered_last() {
     let [used, refused, left] = [fresh("used"), fresh("refused"), fresh("left")];
     let sqlite = Sqlite::new("wal");
     let (pg, my) = (postgres::server(), mariadb::server());
-    /// How it is asked, a time that is long ago, and one between that and now.
+    /// The query, a time long ago, and a time between that and now.
     type Aged<'a> = (&'a dyn Database, &'a dyn Fn(&str), &'a str, &'a str);
     let databases: [Aged<'_>; 3] = [
         (
@@ -195,7 +195,7 @@ fn rows_say_when_somebody_has_entered_last() {
     }
 }
 
-/// Two who enter two fences in different orders: one of them is to repeat, and the other goes on.
+/// Two transactions enter two fences in different orders: the database ends one, and the other goes on.
 #[test]
 fn a_deadlock_is_one_transaction_to_be_repeated() {
     let resources = [fresh("circle"), fresh("circle")];
@@ -220,7 +220,7 @@ fn a_deadlock_is_one_transaction_to_be_repeated() {
     }
 }
 
-/// "A frozen process with an open transaction keeps the row", until the database ends its session.
+/// "A paused process with an open transaction keeps the row", until the database ends its session.
 #[test]
 fn a_database_that_is_told_to_ends_sessions_that_sit_in_a_fence() {
     let (postgres, mariadb) = (postgres::server(), mariadb::server());
@@ -247,7 +247,7 @@ fn a_database_that_is_told_to_ends_sessions_that_sit_in_a_fence() {
     });
 }
 
-/// "It takes the file's one write lock, for Shared holders too."
+/// "The `INSERT` takes the file's one write lock, for Shared holders too."
 #[test]
 fn a_shared_holder_of_sqlite_keeps_writers_out() {
     let database = Sqlite::new("wal");
@@ -261,7 +261,7 @@ fn a_shared_holder_of_sqlite_keeps_writers_out() {
     assert!(fence::sqlite::is_conflict(code.extended_code));
 }
 
-/// The statements for a column of one's own, on every database, and the number of rows that tells.
+/// The statements for a token column of your own, on every database, and their number of changed rows.
 #[test]
 fn a_token_column_refuses_by_the_number_of_rows() {
     let text = code("sql", "fence_token <= 34");

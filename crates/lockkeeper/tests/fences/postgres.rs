@@ -15,7 +15,7 @@ static SERVER: Shared<PostgresServer> = Shared::new();
 pub(crate) fn server() -> Arc<PostgresServer> {
     SERVER.get(|| {
         let server = PostgresServer::new();
-        // Twice: again does no harm.
+        // Twice: installing again does no harm.
         for _ in 0..2 {
             server.sql(&format!("SET client_min_messages = warning; {}", fence::INSTALL_SQL));
         }
@@ -166,7 +166,7 @@ fn shared_holders_are_inside_together_and_an_exclusive_one_waits() {
         let b = two.transaction().await.unwrap();
         fence::enter(&a, &resource, &shared(11)).await.unwrap();
         fence::enter(&b, &resource, &shared(12)).await.unwrap();
-        // One that raises the mark waits for neither of them, only for another that raises it.
+        // A transaction that raises the mark waits for neither of them, only for another that raises it.
         let raises = three.transaction().await.unwrap();
         raises.batch_execute("SET LOCAL lock_timeout = '20s'").await.unwrap();
         fence::enter(&raises, &resource, &shared(13)).await.unwrap();
@@ -204,7 +204,7 @@ fn an_application_needs_three_rights_and_no_search_path() {
     RUNTIME.block_on(async {
         let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
         RUNTIME.spawn(connection);
-        // A table of that name before ours on the path changes nothing.
+        // A table of that name earlier on the search path changes nothing.
         client.batch_execute("SET search_path = other; CREATE TABLE lockkeeper_fences (x int)").await.unwrap();
         let tx = client.transaction().await.unwrap();
         tx.execute("SELECT public.lockkeeper_fence($1, 7)", &[&resource]).await.unwrap();
@@ -293,7 +293,7 @@ fn an_entry_and_its_write_stay_together_behind_a_pooler() {
     assert!(added > 0);
     let balance = || server.sql(&format!("SELECT value FROM balances WHERE id = '{resource}'"));
     assert_eq!(balance(), added.to_string(), "nothing written is lost, nothing refused is written");
-    // A holder of before is refused, and its refusal costs the server connection nothing.
+    // An earlier holder is refused, and the refusal does not break the server connection.
     let mut late = connect_to(&bouncer.url());
     RUNTIME.block_on(async {
         for _ in 0..5 {

@@ -33,7 +33,7 @@ fn a_late_write_is_refused_and_the_value_is_a_plain_string() {
         assert!(fence::write(c, "stock", &shared(35), "9", None).await.is_err());
         let other = fence::enter(c, "stock", &Entrant::exclusive(Token::new(50).unwrap()).store("etcd")).await;
         assert!(matches!(other, Err(FenceError::Refused { refusal: Refusal::OtherStore, .. })), "{other:?}");
-        // What is not a string is left alone, and said by the server.
+        // A key of another type is left alone, and the server's error is passed on.
         server.cli(&["RPUSH", "list", "x"]);
         assert!(matches!(fence::enter(c, "list", &old).await, Err(FenceError::Driver(_))));
     });
@@ -43,7 +43,7 @@ fn a_late_write_is_refused_and_the_value_is_a_plain_string() {
     assert!(server.cli(&["TTL", "stock"]).parse::<i64>().unwrap() <= 60);
 }
 
-/// The Shared mark: a writer of before is refused, also with an equal token; readers do not keep each other out.
+/// The Shared mark: an earlier writer is refused, also with an equal token; readers do not exclude each other.
 #[test]
 fn a_stale_writer_is_refused_below_a_later_shared_holder() {
     let server = RedisServer::new();
@@ -68,7 +68,7 @@ fn a_stale_writer_is_refused_below_a_later_shared_holder() {
             fence::write(c, key, &next, "102", None).await.unwrap();
             assert!(fence::enter(c, key, &reader).await.unwrap_err().is_stale());
         }
-        // The reader is the first to enter, and its mark is kept as long as any.
+        // The reader is the first to enter, and its mark is kept as long as an Exclusive one.
         fence::enter(c, "first", &crate::shared::shared(34).store("redis")).await.unwrap();
         let life: i64 = server.cli(&["PTTL", "lk:d:{first}"]).parse().unwrap();
         assert!(life > 24 * 3600 * 1000, "{life}");

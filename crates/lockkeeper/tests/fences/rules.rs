@@ -1,4 +1,4 @@
-//! What a fence decides, against the rule written down once more in Rust.
+//! What a fence decides, compared with the rule written once more in Rust.
 
 use crate::{Database, Refused, fresh};
 use lockkeeper::fence::{Entrant, Marks, Refusal};
@@ -13,7 +13,7 @@ struct Model {
     shared: u64,
 }
 
-/// One who enters.
+/// A holder that enters.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     token: u64,
@@ -56,7 +56,7 @@ impl Model {
         if self.token > case.token || equal_other || below_shared {
             return Some(Refusal::Stale);
         }
-        // An entry that raises nothing tells no store either.
+        // An entry that raises no mark does not set the store either.
         if case.shared && self.shared >= case.token {
             return None;
         }
@@ -91,7 +91,7 @@ pub(crate) fn agree(database: &dyn Database) {
                     assert!(!message.contains(&HolderId::from_u128(1).to_hex()), "{message}");
                     Some(refusal)
                 }
-                Err(Refused::Conflict) => panic!("nobody else is here"),
+                Err(Refused::Conflict) => panic!("no other transaction is inside"),
             };
             assert_eq!(decided, expected, "{history:?}");
             *if decided.is_none() { &mut entered } else { &mut refused } += 1;

@@ -1,4 +1,4 @@
-//! Shared holders at a fence: a writer of before never gets in below them, and they do not keep each other out.
+//! Shared holders at a fence: an earlier writer never writes after their entry, and they do not exclude each other.
 
 use crate::isolation::entrant;
 use crate::{Database, RUNTIME, Refused, Session, fresh};
@@ -60,7 +60,7 @@ pub(crate) fn stale_writer(database: &dyn Database) {
         let late = write(&mut *a, &resource, &writer, 666);
         assert!(late.as_ref().is_err_and(Refused::is_stale), "the writer of before: {late:?}");
         assert_eq!(read(&mut *b, &resource, &shared(later)), Ok(101), "B holds, and reads what it has read");
-        // A reader of before is not stale by a reader of after, and who holds next gets in.
+        // A later reader does not make an earlier reader stale, and the next holder gets in.
         assert_eq!(read(&mut *a, &resource, &shared(33)), Ok(101));
         write(&mut *a, &resource, &holder(later + 1, 3), 102).unwrap();
         assert!(read(&mut *b, &resource, &shared(later)).is_err_and(|r| r.is_stale()));
@@ -74,7 +74,7 @@ pub(crate) fn stale_writer(database: &dyn Database) {
     assert_eq!(database.get(&resource), 100);
 }
 
-/// A writer of before is inside, not yet committed: the Shared holder waits for it, and then reads what it wrote.
+/// An earlier writer is inside and has not committed: the Shared holder waits for it, and then reads what it wrote.
 pub(crate) fn waits_for_a_writer(database: &dyn Database) {
     for entered_before in [false, true] {
         let resource = fresh("writer-inside");
@@ -107,8 +107,8 @@ pub(crate) fn waits_for_a_writer(database: &dyn Database) {
     }
 }
 
-/// A Shared holder is inside, whether its entry has raised the mark or not. A writer of before waits for it, and is then
-/// refused; the next holder waits, and gets in.
+/// A Shared holder is inside, with an entry that raised the mark or one that did not. An earlier writer waits for it,
+/// and is then refused. The next holder waits, and gets in.
 pub(crate) fn is_waited_for(database: &dyn Database) {
     for (entered_before, token) in [(false, 33), (true, 33), (false, 35), (true, 35)] {
         let resource = fresh("reader-inside");
@@ -175,7 +175,7 @@ fn torn_reads(database: &dyn Database, reader: Reader, seed: u64, runs: u64) -> 
                 (2, _) => write(session, &resource, &holder(35, 2), 350 + left).err(),
                 (_, Reader::DoesNotEnter) => {
                     let value = database.get(&resource);
-                    // The later writer's values tell that its turn is over.
+                    // The values of the later writer show that the Shared holder's turn has ended.
                     torn += u32::from(value < 350 && seen.replace(value).is_some_and(|before| before != value));
                     None
                 }
@@ -262,7 +262,7 @@ pub(crate) fn at_once(database: &dyn Database) {
     let (written, was_read) = (written.into_inner(), was_read.into_inner());
     println!("{written} written, {was_read} read");
     assert_eq!(database.get(&resource), written, "seed {seed}");
-    // Which of them is held up is chance; the highest token of all is let in.
+    // Chance decides which of them is held up; the holder of the highest token is let in.
     assert!(written > 0 || was_read > 0);
 }
 

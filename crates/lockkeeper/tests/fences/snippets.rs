@@ -73,7 +73,7 @@ fn rust_on_postgres() {
     RUNTIME.block_on(async {
         let (mut client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
         RUNTIME.spawn(connection);
-        // Two keepers whose stores know nothing of each other, as after a failover: both hold.
+        // Two keepers on separate stores, as after a failover that lost a grant: both hold.
         let keepers = [Keeper::connect("memory:").await.unwrap(), Keeper::connect("memory:").await.unwrap()];
         let earlier = keepers[0].lock("orders/42").acquire().await.unwrap();
         let later = keepers[1].lock("orders/42").acquire().await.unwrap();
@@ -185,7 +185,7 @@ fn python_on_sqlite() {
     });
     let total: i64 = connection.query_row("SELECT total FROM orders", [], |row| row.get(0)).unwrap();
     assert_eq!(total, 19);
-    // The plain statements, too.
+    // The plain SQL statements, too.
     connection.execute_batch("DELETE FROM lockkeeper_fences").unwrap();
     connection.execute_batch(&code("sql", "INSERT INTO lockkeeper_fence (")).unwrap();
 }

@@ -22,7 +22,7 @@ impl Sqlite {
         let connection = database.connect();
         let mode: String = connection.query_row(&format!("PRAGMA journal_mode = {journal}"), [], |r| r.get(0)).unwrap();
         assert_eq!(mode, journal);
-        // Twice: again does no harm.
+        // Twice: installing again does no harm.
         connection.execute_batch(fence::INSTALL_SQL).unwrap();
         connection.execute_batch(fence::INSTALL_SQL).unwrap();
         connection.execute_batch("CREATE TABLE balances (id TEXT PRIMARY KEY, value INTEGER NOT NULL)").unwrap();
@@ -193,7 +193,8 @@ fn the_typed_entry_and_a_read_before_it() {
     database.set(&resource, 1);
     let (mut one, mut two) = (database.connect(), database.connect());
     let late = two.transaction().unwrap();
-    // The entry after the read is refused as soon as somebody has written meanwhile: it must be repeated.
+    // SQLite refuses the entry after the read if another connection has written meanwhile: the transaction must be
+    // repeated.
     late.query_row("SELECT value FROM balances WHERE id = ?1", [&resource], |_| Ok(())).unwrap();
     let tx = one.transaction().unwrap();
     fence::enter(&tx, &resource, &entrant(7)).unwrap();
@@ -219,7 +220,7 @@ fn status_reset_and_numbers_of_other_types() {
     let connection = database.connect();
     let version: i64 = connection.query_row(fence::VERSION_SQL, [], |r| r.get(0)).unwrap();
     assert_eq!(version, LAYOUT);
-    // As JavaScript binds it.
+    // A floating-point number, as JavaScript binds it.
     connection.execute("INSERT INTO lockkeeper_fence (resource, token) VALUES ('js', ?1)", [1.763e15]).unwrap();
     let row = connection.query_row(fence::STATUS_SQL, ["js"], |r| Ok((r.get(1)?, r.get(2)?)));
     assert_eq!(row.unwrap(), (1_763_000_000_000_000_i64, None::<String>));

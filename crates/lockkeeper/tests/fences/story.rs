@@ -48,7 +48,7 @@ fn alice() {
     read.unwrap();
     guard.check().expect("held when it looks");
     write(&place, "read", &balance.to_string());
-    // Stopped here, after its last look at the guard. Whoever forgets the look comes here too.
+    // Stopped here, after its last check of the guard. A holder that forgets the check comes here too.
     eventually(SOON, "go", || place.join("go").exists());
     let late = session.transaction(&mut |tx| {
         tx.enter(RESOURCE, &entrant)?;
@@ -71,7 +71,7 @@ fn tell(database: &dyn Database, url: &str) {
     alice.signal(Signal::STOP);
     eventually(SOON, "Alice stands still", || is_stopped(alice.pid()));
 
-    // Granted only after her lease has ended.
+    // Bob is granted the lock only after Alice's lease has ended.
     let (_keeper, bob) = acquire(place.path());
     let entrant = Entrant::of(&bob.lease()).unwrap();
     let done = database.session().transaction(&mut |tx| {

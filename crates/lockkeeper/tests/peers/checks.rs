@@ -1,4 +1,4 @@
-//! What is true beside every library, each in its real version.
+//! Checks that hold beside every other library; each library runs in its real version.
 
 use super::{Kind, Peer, Place, Section, now, section};
 use lockkeeper::{ErrorKind, Guard, Keeper, LossReason, State};
@@ -18,7 +18,7 @@ pub(crate) const TOTAL: usize = OURS * OUR_SECTIONS + THEIRS * THEIR_SECTIONS;
 /// How often a wake-up is measured.
 const ROUNDS: usize = 20;
 
-/// What half of the wake-ups must keep to, with room for a machine that does other things as well.
+/// The limit for the median wake-up, with room for a busy machine.
 const PROMPT: i64 = 250_000_000;
 
 /// Times are measured here: one test at a time.
@@ -50,7 +50,7 @@ macro_rules! beside {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             $(#[$gate])*
-            async fn whoever_is_late_touches_nothing() {
+            async fn a_late_holder_touches_nothing() {
                 peers::late(Kind::$kind).await;
             }
         }
@@ -74,8 +74,8 @@ fn shown(times: &mut [i64]) -> String {
     format!("p50 {:.2} ms, max {:.2} ms of {}", ms(times.len() / 2), ms(times.len() - 1), times.len())
 }
 
-/// What came of a mix: every section in the order of their beginnings, overlaps seen from inside and by the times, and
-/// what the sections have counted together.
+/// The result of a mix: every section in the order of their beginnings, overlaps seen from inside and by the times, and
+/// the shared counter.
 pub(crate) struct Mix {
     sections: Vec<Section>,
     pub(crate) seen: u64,
@@ -103,7 +103,8 @@ pub(crate) async fn mix(kind: Kind, place: &Place, ours: &str, theirs: &str) -> 
                 let guard = taken(&keeper, &key).await;
                 sections.push(section(&place, guard.token().get()));
                 guard.release().await.expect("released");
-                // As long as some of ours wait in line, nobody who polls gets in: all leave gaps.
+                // While keepers wait in line, a peer that polls never gets in: so every client pauses between its
+                // turns.
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(0..20))).await;
             }
             sections
@@ -149,7 +150,7 @@ pub(crate) async fn mixed_at(kind: Kind, place: Place) {
     eventually(SOON, "nothing is left", || place.servers.iter().all(|server| server.cli(&["EXISTS", &key]) != "1"));
 }
 
-/// Each side, while it holds, keeps the other out; once it has gone the other comes in.
+/// Each side, while it holds, excludes the other; after its release the other gets the lock.
 pub(crate) async fn exclude_at(kind: Kind, place: Place) {
     let _alone = ALONE.lock().await;
     let (key, name) = (kind.key("job"), kind.ours("job"));
@@ -165,7 +166,7 @@ pub(crate) async fn exclude_at(kind: Kind, place: Place) {
     }
 }
 
-/// One of theirs that waits comes in soon after our release.
+/// A waiting peer gets the lock soon after our release.
 pub(crate) async fn wake_them_at(kind: Kind, place: Place) {
     let _alone = ALONE.lock().await;
     let (key, name) = (kind.key("job"), kind.ours("job"));
@@ -201,9 +202,9 @@ pub(crate) async fn keep_out(kind: Kind) {
             assert!(lock.try_acquire().await.expect("answered").is_none());
             let busy = lock.clone().wait(Duration::from_millis(30)).acquire().await.map(|_| ()).expect_err("theirs");
             assert_eq!(busy.kind(), ErrorKind::Busy);
-            let held = busy.held().expect("somebody");
+            let held = busy.held().expect("a holder");
             // A wait that has ended is taken out of line in the background; a try just then would stand behind it.
-            eventually(SOON, "nobody is in line", || server.cli(&["EXISTS", &line]) == "0");
+            eventually(SOON, "no waiter is in line", || server.cli(&["EXISTS", &line]) == "0");
             assert!(held.holder.is_none() && held.token.is_none() && held.since.is_none(), "{held:?}");
             let record = keeper.inspect(&name).await.expect("answered").expect("held");
             assert!(record.holders.len() == 1 && record.holders[0].note.is_none(), "{record:?}");
@@ -247,7 +248,7 @@ pub(crate) async fn take_turns(kind: Kind) {
             async move { (taken(&keeper, &name).await, now()) }
         });
         eventually(SOON, "we wait", || kind.we_wait(server, &key));
-        // Each of these changes the key: we look, and must go on watching.
+        // Each of these changes the key: our waiter looks, and must go on watching.
         for _ in 0..if ttl > 0 { round % 3 } else { 0 } {
             assert!(peer.ask("extend 20000").0, "still theirs");
         }
@@ -276,11 +277,15 @@ pub(crate) async fn late(kind: Kind) {
     let (place, key, name) = (Place::of(kind), kind.key("job"), kind.ours("job"));
     let (keeper, mut peer, server) = (keeper(&place).await, Peer::start(kind, &place), place.server());
 
-    // They overstay: we come in when their lease ends, and what they do afterwards is in vain.
+    // A peer holds past its lease: we get the lock when the lease ends, and the peer's later calls have no effect.
     assert!(peer.ask(&format!("take {key} {}", kind.short().as_millis())).0, "free");
     let asked = now();
     let guard = taken(&keeper, &name).await;
-    println!("{kind:?}: in {} ms after a lease of {:?} that nobody ended", (now() - asked) / 1_000_000, kind.short());
+    println!(
+        "{kind:?}: in {} ms after a lease of {:?} that its holder did not end",
+        (now() - asked) / 1_000_000,
+        kind.short()
+    );
     let holder = || kind.holder(server, &key);
     let before = holder();
     for order in ["extend 600000", "free", "extend 600000", "free"] {
@@ -292,7 +297,7 @@ pub(crate) async fn late(kind: Kind) {
     guard.check().expect("still ours");
     assert_eq!(guard.state(), State::Held);
 
-    // We are late: an operator has freed the lock and it is theirs by now.
+    // Our release is late: an operator has freed the lock, and a peer holds it by now.
     server.cli(&["DEL", &key]);
     assert!(peer.ask(&format!("take {key} 20000")).0, "free");
     let theirs = holder();
@@ -301,7 +306,7 @@ pub(crate) async fn late(kind: Kind) {
     assert!(peer.ask("extend 30000").0, "still theirs");
     assert!(peer.ask("free").0, "still theirs");
 
-    // The same while we hold on: we are told, and our renewals do not prolong theirs.
+    // Here our guard stays open: it is told of the loss, and our renewals do not prolong the peer's lock.
     let hasty = Keeper::builder(&place.url).ttl(Duration::from_secs(1)).connect().await.expect("connected");
     let guard = taken(&hasty, &name).await;
     server.cli(&["DEL", &key]);

@@ -11,7 +11,8 @@ use testkit::RedisServer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     RedisPy,
-    /// Beside the plain layout: made to poll, since its waiters wait for a signal that only the next one has.
+    /// Beside the plain layout: made to poll, since its waiters wait for a signal that only the python-redis-lock
+    /// layout sends.
     PythonRedisLock,
     /// Beside its own layout, waiting as it does by itself.
     PythonRedisLockSignals,
@@ -69,7 +70,7 @@ impl Kind {
         Duration::from_millis(if seconds { 1000 } else { 300 })
     }
 
-    /// Who holds a key, by what does not change while it is held.
+    /// Who holds a key, as a value that does not change while it is held.
     pub(crate) fn holder(self, server: &RedisServer, key: &str) -> String {
         match self.layout() {
             "redisson" => server.cli(&["HKEYS", key]),
@@ -77,7 +78,7 @@ impl Kind {
         }
     }
 
-    /// Whether one of ours waits for a key: it is in line, or watches it.
+    /// Whether one of our claims waits for a key: it is in line, or watches it.
     pub(crate) fn we_wait(self, server: &RedisServer, key: &str) -> bool {
         match self.layout() {
             "redisson" => server.info("tracking_total_keys").is_some_and(|keys| keys != "0"),
@@ -85,12 +86,12 @@ impl Kind {
         }
     }
 
-    /// Something that moves on while one of theirs waits.
+    /// A counter that grows while a peer waits.
     pub(crate) fn tries(self, server: &RedisServer) -> u64 {
         server.calls(if self == Self::NodeRedlock { "evalsha" } else { "set" })
     }
 
-    /// Whether one of theirs waits for a key, when `tries` was seen before.
+    /// Whether a peer waits for a key, compared with the `tries` seen before.
     pub(crate) fn they_wait(self, server: &RedisServer, key: &str, tries: u64) -> bool {
         // A Cluster has channels of a slot as well.
         let channels = |of: &str, channel: &str| !server.cli(&["PUBSUB", of, channel]).is_empty();

@@ -80,7 +80,7 @@ LOCK = {"get_lock": GetLock, "shedlock": ShedLock}[KIND]
 
 
 def section(place):
-    """Begin, end and how often somebody else was there."""
+    """Begin, end and how often another client was there."""
     inside, count = os.path.join(place, "inside"), os.path.join(place, "count")
     begin, overlaps = time.monotonic_ns(), 0
     try:

@@ -84,7 +84,7 @@ class PythonRedisLock:
 
 class Signals(PythonRedisLock):
     def wait(self):
-        # It may say how long only without an expiry, or below it: nobody holds longer than that here.
+        # The library takes a timeout only without an expiry, or below it. No holder here holds longer than the expiry.
         return self.lock.acquire()
 
 
@@ -93,7 +93,7 @@ LOCK = LOCKS[KIND]
 
 
 def section(place):
-    """Begin, end and how often somebody else was there."""
+    """Begin, end and how often another client was there."""
     inside, count = os.path.join(place, "inside"), os.path.join(place, "count")
     begin, overlaps = time.monotonic_ns(), 0
     try:

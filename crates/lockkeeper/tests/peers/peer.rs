@@ -85,13 +85,13 @@ fn now() -> i64 {
 pub(crate) struct Section {
     pub(crate) begin: i64,
     pub(crate) end: i64,
-    /// How often somebody else was seen inside.
+    /// How often another client was seen inside.
     pub(crate) overlaps: u64,
     /// 0 for one of theirs.
     pub(crate) token: u64,
 }
 
-/// What a lock is there for: only one at a time may do it. The peers do the same.
+/// The critical section: only one client at a time may run it. The peers run it too.
 pub(crate) fn section(place: &Path, token: u64) -> Section {
     let begin = now();
     let inside = place.join("inside");

@@ -4,7 +4,7 @@ KIND is `session` (a psycopg session with pg_advisory_lock), `transaction` (pg_a
 statements of a ShedLock application with usingDbTime). Orders, one a line, each answered with `@ …`:
 - `take KEY` (one try), `wait KEY` (as the kind waits): `yes|no`. KEY: `1` or `1,2`; for shedlock the name
 - `free`: `yes|no`
-- `storm KEY COUNT DIR`: COUNT critical sections with pauses between them; how often somebody else was seen inside
+- `storm KEY COUNT DIR`: COUNT critical sections with pauses between them; how often another client was seen inside
 """
 
 import os
@@ -99,7 +99,7 @@ LOCK = {"session": Session, "transaction": Transaction, "shedlock": ShedLock}[KI
 
 
 def section(place):
-    """How often somebody else was there."""
+    """How often another client was there."""
     inside, count, overlaps = os.path.join(place, "inside"), os.path.join(place, "count"), 0
     try:
         os.close(os.open(inside, os.O_CREAT | os.O_EXCL))

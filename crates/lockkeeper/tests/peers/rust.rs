@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Set in the process that is to be a peer.
 pub(super) const PORTS: &str = "LOCKKEEPER_RSLOCK_PORTS";
 
-/// Obeys as the other peers do, if this process is one.
+/// Takes orders like the other peers, if this process was started as a peer.
 pub(crate) async fn serve() {
     let Ok(ports) = std::env::var(PORTS) else { return };
     let manager = |tries| {
@@ -30,7 +30,7 @@ pub(crate) async fn serve() {
             ["extend", ttl] => took(once.extend(held(&lock), ms(ttl)).await, &mut lock).to_owned(),
             ["free"] => {
                 let (lock, asked) = (held(&lock), now());
-                // It does not say whether there was anything to free.
+                // rslock does not say whether it held the lock.
                 let value = once.query_redis_for_key_value(&lock.resource).await.expect("answered");
                 let mine = value.as_ref() == Some(&lock.val);
                 once.unlock(lock).await;
@@ -51,7 +51,7 @@ pub(crate) async fn serve() {
             _ => panic!("no such order: {line}"),
         };
         println!("@ {answer}");
-        std::io::stdout().flush().expect("somebody listens");
+        std::io::stdout().flush().expect("the test reads");
     }
 }
 

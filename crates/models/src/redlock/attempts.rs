@@ -1,6 +1,6 @@
-//! A, the other side: one claim that asks again and again, its attempts under way together, and the undo that each failed
-//! one sends. Messages are delayed, lost and overtake each other. Other clients take free nodes and leave them as they
-//! like; a holder that keeps its majority keeps all of them out, so that is the property.
+//! A, second part: one claim that asks again and again, its attempts under way together, and the undo that each failed
+//! one sends. Messages are delayed, lost and overtake each other. Other clients take and leave free nodes at any time.
+//! The property is that a holder has its majority, because that excludes all others.
 
 use lockkeeper::machine::quorum::{Ballot, Verdict, Vote, quorum};
 use stateright::{Model, Property};
@@ -10,7 +10,7 @@ use stateright::{Model, Property};
 pub enum Rule {
     /// As it is.
     Shipped,
-    /// A node marks the claim's key with whatever attempt arrived last, even an older one.
+    /// A node marks the claim's key with the attempt that arrived last, even an older one.
     LatestToArrive,
     /// An attempt may be granted though a newer one has begun.
     AnyGranted,
@@ -88,7 +88,7 @@ pub enum Action {
     Deliver(Message),
     /// An attempt gives up on a node: the reply is lost, the request perhaps not.
     Fail(u8, usize),
-    /// The caller drops an attempt: nothing is undone, nothing is heard.
+    /// The caller drops an attempt: it sends no undo and hears no replies.
     Drop(u8),
     /// Another client takes a free node.
     Take(usize),
@@ -97,7 +97,7 @@ pub enum Action {
 }
 
 impl Attempts {
-    /// What a node makes of a request to take the lock; what the acquire script does.
+    /// How a node answers a request to take the lock, as the acquire script does.
     fn acquire(&self, key: &mut Key, attempt: u8) -> Vote {
         match *key {
             Key::Free => {

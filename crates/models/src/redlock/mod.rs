@@ -1,11 +1,11 @@
 //! A: a lock on three independent nodes, two or three clients. Requests are delayed, lost and reordered; a node may
-//! restart empty. Time is left out: a lease may end at any moment after its client has stopped to believe in it.
+//! restart empty. Time is left out: a lease may end at any moment after its client has given it up.
 //!
-//! A reply is heard when the request is carried out, or never: a client acts on nothing but replies, and while it waits
-//! for them its keys stay, so hearing them later adds no other outcome. What it sends next is delayed all the same.
+//! A reply is heard when the request is carried out, or never. A client acts only on replies, and its keys stay while
+//! it waits, so a later reply adds no other outcome. The client's next requests are delayed as usual.
 //!
-//! Every attempt is a claim of its own here, and what a failed one leaves goes when it pleases. [`attempts`] looks at the
-//! other side: one claim that asks several times, and what it sends to clean up.
+//! Every attempt is a claim of its own here, and the keys of a failed one may end at any time. [`attempts`] checks the
+//! rest: one claim that asks several times, and the undo messages it sends.
 
 pub mod attempts;
 
@@ -41,7 +41,7 @@ pub struct Redlock {
     pub nodes: usize,
     /// Attempts of each client.
     pub attempts: Vec<u8>,
-    /// Clients propose 1 to this, as their clocks happen to stand.
+    /// Clients propose numbers from 1 to this, as if by their clocks.
     pub proposals: u64,
     /// How many replies may be given up on, in all.
     pub failures: u8,
@@ -210,7 +210,7 @@ impl Redlock {
         }
     }
 
-    /// Nobody listens to a reply to an attempt that is over, or to a node that was given up on.
+    /// The client ignores a reply to an attempt that has ended, or from a node that it gave up on.
     fn hear(&self, s: &mut State, id: Id, node: usize, vote: Vote) {
         let client = id.0 as usize;
         if s.alive(id)
@@ -251,7 +251,7 @@ impl State {
         self.outlives(id);
     }
 
-    /// What this attempt was granted before a restart is over.
+    /// This attempt has ended or was renewed: no restarted node is left out because of it any more.
     fn outlives(&mut self, id: Id) {
         for node in &mut self.nodes {
             node.left_out.iter_mut().for_each(|ids| ids.retain(|other| *other != id));

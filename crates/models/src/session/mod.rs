@@ -3,7 +3,7 @@
 //! Messages are delayed, lost and reordered.
 //!
 //! A release is sent once here: what it leaves on a living session only the sweep ends. The timers of upkeep are not
-//! modelled one by one: what they would find is asked for when there is something to find and nothing under way.
+//! modelled one by one. Instead a keeper asks when there is news to find and no message under way.
 
 mod check;
 mod keeper;
@@ -22,7 +22,7 @@ pub enum Variant {
     Shipped,
     /// As it is on ZooKeeper: the token is the revision at which the key was created.
     TokenAtCreation,
-    /// A turn has come when nobody is before the claim, whether or not its own key is still there.
+    /// A turn has come when no claim is before this one, even if its own key is gone.
     NoRecheck,
     /// A grant is taken without a look at the clock: its lease may be over.
     LateGrant,
@@ -225,7 +225,7 @@ impl State {
         })
     }
 
-    /// Forgets what nobody listens to.
+    /// Forgets messages that no keeper listens to.
     fn tidy(&mut self) {
         let keepers = &self.keepers;
         self.network.retain(|m| match m {

@@ -21,8 +21,8 @@ use url::{Kind, Place};
 /// How long one question may take. Waiting for a lock of the database is part of it.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long a database waits for a lock of its own before it gives up: less than we wait for it, so that nothing is done
-/// after we have said that it was not.
+/// How long a database waits for one of its own locks. It is less than our own limit, so that the database changes
+/// nothing after we have reported failure.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One fence.
@@ -69,11 +69,11 @@ impl Base {
         }
     }
 
-    /// What the installation that has just replaced an older one took away.
+    /// What the user must restore after an installation that replaced an older one.
     fn took_away(&self) -> Option<&'static str> {
         match self {
             Self::Mysql(base) if base.is_mysql() => {
-                Some("MySQL has forgotten who may call the fence: grant EXECUTE on both procedures again")
+                Some("MySQL dropped the rights to call the fence: grant EXECUTE on both procedures again")
             }
             _ => None,
         }
@@ -153,7 +153,7 @@ async fn install(place: &Place, json: bool) -> Result<u8, Failure> {
 async fn status(place: &Place, resource: Option<&str>, json: bool) -> Result<u8, Failure> {
     let (mut base, layout) = installed(place).await?;
     if layout < LAYOUT {
-        let text = "which keeps what was seen and who may enter";
+        let text = "which keeps its tokens and rights";
         let old = format!("the fence in {} has layout {layout}; first: lockkeeper fence install, {text}", place.shown);
         return Err(Failure::config(old));
     }
@@ -166,8 +166,8 @@ async fn status(place: &Place, resource: Option<&str>, json: bool) -> Result<u8,
         )?;
     } else if rows.is_empty() {
         output::say(&resource.map_or_else(
-            || "nobody has entered a fence in this database yet".to_owned(),
-            |resource| format!("nobody has entered the fence of '{}' yet", escape(resource.as_bytes())),
+            || "no holder has entered a fence in this database yet".to_owned(),
+            |resource| format!("no holder has entered the fence of '{}' yet", escape(resource.as_bytes())),
         ));
     } else {
         let dash = || "-".to_owned();
@@ -194,17 +194,17 @@ fn row_json(row: &Row) -> serde_json::Value {
 }
 
 async fn reset(place: &Place, resource: Option<&str>, json: bool) -> Result<u8, Failure> {
-    // The same in every layout: a row goes, and both its marks with it.
+    // Works in every layout: a deleted row takes both its marks with it.
     let (mut base, _) = installed(place).await?;
     let count = limit(place, base.reset(resource)).await?;
     let what = resource.map_or_else(|| "all fences".to_owned(), |r| format!("the fence of '{}'", escape(r.as_bytes())));
     if json {
         output::print_json(&json!({ "v": output::JSON_VERSION, "reset": count }))?;
     } else if count > 0 {
-        output::print(&format!("reset {what} ({count}): the next token is accepted, whatever it is\n"))?;
+        output::print(&format!("reset {what} ({count}): any next token is accepted\n"))?;
     } else {
         let what = if resource.is_some() { what } else { "a fence in this database".to_owned() };
-        output::say(&format!("nobody has entered {what} yet: there is nothing to reset"));
+        output::say(&format!("no holder has entered {what} yet: there is nothing to reset"));
     }
     Ok(if count > 0 { 0 } else { exit::NOT_HELD })
 }
@@ -232,21 +232,21 @@ fn failure(kind: ErrorKind, text: impl Into<String>) -> Failure {
     Failure::from(Error::new(kind, text))
 }
 
-/// Why a server could not be spoken to, naming where it was looked for.
+/// Why the connection to a server failed, with the server's address.
 fn unreached(at: &str, error: &std::io::Error) -> String {
     match error.kind() {
-        // The latter: there is no such socket.
+        // `NotFound`: there is no such socket.
         std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound => format!("nothing listens at {at}"),
         _ => format!("the connection to {at} failed: {error}"),
     }
 }
 
-/// What a lock that did not come in time means.
+/// The sentence for a database lock that was not granted in time.
 fn inside() -> String {
-    format!("somebody inside a fence has not finished within {}s; nothing was changed", LOCK_PATIENCE.as_secs())
+    format!("a transaction inside a fence has not finished within {}s; nothing was changed", LOCK_PATIENCE.as_secs())
 }
 
-/// A server that says nothing is not waited for.
+/// Gives up on a server that does not answer.
 async fn limit<T>(place: &Place, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let late = |_| {
         let text = format!("{} has not answered as {} does within 15s", place.shown, place.kind.title());

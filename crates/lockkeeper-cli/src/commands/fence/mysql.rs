@@ -42,7 +42,7 @@ impl Base {
                 place.address()
             }
         };
-        // A socket has none, as in libpq; the driver would ask for it all the same.
+        // No TLS on a socket, as in libpq; the driver would ask for it.
         if place.tls && place.socket.is_none() && !place.host.is_empty() {
             // The driver takes the process's provider.
             let _ = rustls::crypto::ring::default_provider().install_default();
@@ -51,9 +51,9 @@ impl Base {
         }
         let failed = |e: Error| map_err(&place.shown, &at, &e);
         let mut connection = Conn::new(options).await.map_err(failed)?;
-        // A statement that we no longer wait for must not be done later.
+        // The server must not carry out a statement after we have given up on it.
         let patience = LOCK_PATIENCE.as_secs();
-        // Procedures keep the mode they were made in, and some modes read another language.
+        // Procedures keep the SQL mode they were created in, and some modes parse SQL differently.
         let set = format!(
             "SET innodb_lock_wait_timeout = {patience}, lock_wait_timeout = {patience}, sql_mode = 'STRICT_ALL_TABLES'"
         );

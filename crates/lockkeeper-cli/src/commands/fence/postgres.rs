@@ -64,7 +64,7 @@ impl Base {
             tokio::spawn(connection);
             client
         };
-        // Of each transaction, not of the session: that may be a pooler's, and somebody else's next.
+        // Set for each transaction, not for the session: a pooler may give the session to another client next.
         let mut settings = format!("SET LOCAL lock_timeout = '{}s'", LOCK_PATIENCE.as_secs());
         if let Some(schema) = &place.schema {
             settings += &format!("; SET LOCAL search_path = \"{}\"", schema.replace('"', "\"\""));
@@ -100,7 +100,7 @@ impl Base {
     }
 
     pub(super) async fn install(&self) -> Result<(), Failure> {
-        // The text begins a transaction too, which then is this one.
+        // The script has a BEGIN of its own, which then has no effect.
         let text = format!("BEGIN; {}; {}", self.settings, fence::INSTALL_SQL);
         self.client.batch_execute(&text).await.map_err(|e| self.failed(&e))
     }
@@ -131,7 +131,7 @@ impl Base {
     }
 }
 
-/// The driver has a sentence for it, but no code.
+/// The driver has a message for this error, but no code.
 fn lacks_password(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.to_string().contains("password missing"))
 }

@@ -17,14 +17,14 @@ impl Base {
     pub(super) fn open(place: &Place) -> Result<Self, Failure> {
         let shown = place.shown.clone();
         if !std::path::Path::new(&place.database).exists() {
-            // A fence protects what is in a database: a new file would be a slip of the pen.
+            // A fence protects data in an existing database: a path to a new file is a mistake.
             return Err(Failure::config(format!("{shown}: there is no such file")));
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let open = || {
             let connection = Connection::open_with_flags(&place.database, flags)?;
             connection.busy_timeout(LOCK_PATIENCE)?;
-            // Reads the file for the first time.
+            // The first statement that reads the file, so that a wrong file fails here.
             connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
             Ok(connection)
         };
@@ -74,7 +74,7 @@ fn map_err(shown: &str, error: &Error) -> Failure {
     let why = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy) => {
             let waited = LOCK_PATIENCE.as_secs();
-            format!("somebody who writes to the file has not finished within {waited}s; nothing was changed")
+            format!("another client's write to the file has not finished within {waited}s; nothing was changed")
         }
         _ => error.to_string(),
     };

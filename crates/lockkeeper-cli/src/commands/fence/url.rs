@@ -63,7 +63,7 @@ pub(super) struct Place {
     pub(super) schema: Option<String>,
     /// Whether the server's certificate is asked for, and checked.
     pub(super) tls: bool,
-    /// Whom to trust, and which option says so: each database has its own word for it.
+    /// The file of trusted authorities, and the option that names it: each database has its own word.
     pub(super) ca_file: Option<(String, PathBuf)>,
 }
 
@@ -78,7 +78,7 @@ impl Place {
 /// The URL, and what the user should know about the choice.
 pub(super) fn choose(argument: Option<&str>) -> Result<(String, Vec<String>), Failure> {
     if let Some(url) = argument {
-        let warning = "the database's URL shows its password to everybody who can list processes; use \
+        let warning = "the database's URL shows its password to every user who can list processes; use \
                        LOCKKEEPER_DATABASE_FILE or ?password_file=";
         let notices = if store::has_secret(url) { vec![warning.to_owned()] } else { Vec::new() };
         return Ok((url.to_owned(), notices));
@@ -101,7 +101,7 @@ pub(super) fn choose(argument: Option<&str>) -> Result<(String, Vec<String>), Fa
 
 /// The kind of database that a URL names.
 pub(super) fn kind(url: &str) -> Result<Kind, Failure> {
-    // Not echoed without a scheme: whatever it is may be a secret in the wrong place.
+    // Not shown without a scheme: the text may be a secret in the wrong place.
     let unknown = || Failure::config(format!("a database's URL begins with its kind; known are {KNOWN}"));
     let (scheme, _) = url.split_once(':').ok_or_else(unknown)?;
     match scheme.to_ascii_lowercase().as_str() {
@@ -245,7 +245,7 @@ fn decode(text: &str) -> Result<String, Failure> {
             bytes.push(*first);
             continue;
         }
-        // Digits only: a number may have a sign, which means nothing here.
+        // Digits only: `parse` would also accept a sign.
         let digits = rest.get(..2).filter(|d| d.iter().all(u8::is_ascii_hexdigit));
         let digits = digits.and_then(|d| std::str::from_utf8(d).ok()).ok_or_else(wrong)?;
         bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);

@@ -18,8 +18,9 @@ pub(super) struct Wanted<'a> {
     pub(super) shared: bool,
 }
 
-/// Fails when an ancestor holds `wanted` in a way that does not let it in. `true` when an ancestor shares it: then it is let
-/// in too, unless an exclusive claim has come in between, which waits for that ancestor and must not be waited for.
+/// Fails when an ancestor holds `wanted` in a mode that excludes it. `true` when an ancestor shares it. Then this run
+/// may share it too, unless an exclusive claim stands in line between them. That claim waits for the ancestor, so this
+/// run must not wait for that claim.
 pub(super) fn refuse(wanted: Wanted<'_>) -> Result<bool, Failure> {
     let Ok(held) = std::env::var(VARIABLE) else { return Ok(false) };
     let mut shares = false;
@@ -67,12 +68,12 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Walks up from here. Where that cannot be seen, the variable is believed.
+/// Walks up from this process. Where `/proc` does not show the way, the variable is trusted.
 fn is_ancestor(wanted: u32) -> bool {
     let Some(us) = processes::us().and_then(processes::look) else { return true };
     let mut process = us;
     while let Some(parent) = processes::look(process.parent) {
-        // An ancestor may count as `/proc` does, or as we do.
+        // An ancestor may have written its pid as `/proc` counts, or as this process does.
         let here = parent.here().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
         if parent.pid == wanted || here == Some(wanted) {
             return true;

@@ -27,24 +27,24 @@ pub(super) struct Child {
 impl Child {
     /// Sends a signal to the command's process group.
     pub(super) fn signal(&self, signal: Signal) {
-        // A group that is gone already needs no signal.
+        // A group that has ended needs no signal.
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// What the shim reports next; `None` when it is gone, and normally everything below it. Cancel safe.
+    /// What the shim reports next; `None` when the shim has ended, normally after everything below it. Cancel safe.
     pub(super) async fn report(&mut self) -> Option<Report> {
         self.shim.report().await
     }
 
-    /// Lets a shim that was stopped go on.
+    /// Continues a shim that was stopped.
     pub(super) fn wake_shim(&self) {
         // It may have ended.
         let _ = kill_process(self.shim.pid, Signal::CONT);
     }
 
-    /// Lets what the command has started go on without us.
+    /// Lets the processes that the command started run on without `lockkeeper`.
     pub(super) fn dismiss(mut self) {
-        // A shim that is gone watches over nothing any more.
+        // A shim that has ended needs no message.
         let _ = self.shim.lifeline.write_all(&[shim::DISMISSED]);
     }
 }
@@ -53,7 +53,7 @@ impl Child {
 #[derive(Debug)]
 struct Shim {
     pid: Pid,
-    /// Closes when this process ends, however it does; the shim then ends the tree.
+    /// Closes when this process ends in any way; the shim then ends the tree.
     lifeline: PipeWriter,
     reports: pipe::Receiver,
     read: Vec<u8>,
@@ -112,7 +112,7 @@ impl End {
     }
 }
 
-/// Starts the command through the shim; `tree` is what can be found below it afterwards.
+/// Starts the command through the shim; `tree` then finds the processes below the shim.
 pub(super) async fn start(
     guard: &Guard,
     chosen: &Chosen,
@@ -120,7 +120,7 @@ pub(super) async fn start(
     terminal: &mut Terminal,
     tree: &mut Tree,
 ) -> Result<Child, Failure> {
-    // Should the shim be killed, what is below it becomes ours.
+    // If the shim is killed, this process becomes the parent of the processes below it.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|e| Failure::system(format!("cannot become the reaper of what the command starts: {e}")))?;
@@ -148,7 +148,7 @@ pub(super) async fn start(
     }
 }
 
-/// What the command is told; nothing of the kind is inherited from an outer `run`.
+/// The variables for the command; none of them is inherited from an outer `run`.
 fn environment(command: &mut Command, guard: &Guard, chosen: &Chosen) {
     let lease = guard.lease();
     command
@@ -159,7 +159,7 @@ fn environment(command: &mut Command, guard: &Guard, chosen: &Chosen) {
         .env_remove("LOCKKEEPER_STORE_FILE");
     match lease.mode() {
         Mode::Exclusive => command.env("LOCKKEEPER_TOKEN", guard.token().to_string()),
-        // Such a token does not order writes: a fence would be no use.
+        // The token of a Shared lock or a permit does not order writes, so the command gets none.
         _ => command.env_remove("LOCKKEEPER_TOKEN"),
     };
     let shared = matches!(lease.mode(), Mode::Shared);

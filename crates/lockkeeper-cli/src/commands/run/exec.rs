@@ -1,7 +1,8 @@
 //! The first moments of the command's process, between fork and exec: `lockkeeper __exec SHIM TERMINAL FD CMD…`.
 //!
-//! It asks to die with the shim, makes sure that the shim has not died before, takes the terminal if it was promised one,
-//! and becomes the command. No shell, no interpolation: the words are passed on as they are.
+//! It asks the kernel to end it with the shim, and checks that the shim has not ended before. Then it takes the
+//! terminal if it was promised one, and becomes the command. No shell, no interpolation: the words are passed on as
+//! they are.
 
 use super::{link, terminal};
 use crate::exit;
@@ -27,7 +28,7 @@ pub(super) fn main(words: &[OsString]) -> u8 {
         (code, text) if text.is_empty() => return code,
         failed => failed,
     };
-    // The shim may be gone.
+    // The shim may have ended.
     let _ = write!(report, "{code} {text}");
     code
 }
@@ -38,7 +39,7 @@ fn become_it(shim: &OsStr, take_terminal: &OsStr, program: &OsStr, arguments: &[
         return (exit::SYSTEM, format!("cannot tie the command to this process: {e}"));
     }
     if *shim != *OsStr::new(&std::os::unix::process::parent_id().to_string()) {
-        // Nothing is left to watch over the command.
+        // No shim is left to watch over the command.
         return (exit::SYSTEM, String::new());
     }
     if take_terminal == terminal::TAKE {

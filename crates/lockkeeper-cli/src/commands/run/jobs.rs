@@ -1,5 +1,5 @@
-//! Job control: Ctrl-Z and its kin stop the command with all it has started, then this process, as a shell expects of a
-//! job. The lock's lease runs on meanwhile, so it is judged before anything goes on.
+//! Job control: Ctrl-Z and similar signals stop the command with all it has started, then this process, as a shell
+//! expects of a job. The lease runs on meanwhile, so it is checked before the command continues.
 
 use super::processes::{self, has_a_shell_above};
 use super::supervise::Supervisor;
@@ -19,7 +19,7 @@ impl Supervisor<'_> {
     /// The command was stopped. On a terminal (Ctrl-Z) we stop with it.
     pub(super) async fn child_stopped(&mut self, number: i32) {
         if !self.tree.is_stopped(self.child.pid) {
-            // It goes on by now: this was the stop that we have carried out and undone ourselves.
+            // The command runs again: this report is of the stop that we made and undid ourselves.
             return;
         }
         let wants_terminal = [Signal::TTIN, Signal::TTOU].iter().any(|s| s.as_raw() == number);
@@ -33,16 +33,18 @@ impl Supervisor<'_> {
         }
         self.terminal.take_back(false);
         if can_stop() {
-            // The others of our job were not in front, so Ctrl-Z has not reached them. It reaches us, too: see `stop`.
+            // The other processes of our job were in the background, so Ctrl-Z has not reached them. This sends it to
+            // them and to us: see `stop`.
             let _ = kill_current_process_group(Signal::TSTP);
             return self.stop(true).await;
         }
-        // No shell could continue us: the command goes on, but not in a loop that takes all the time there is.
+        // No shell could continue us, so the command continues. The pause keeps a command that stops again and again
+        // from using all CPU.
         tokio::time::sleep(STOP).await;
         self.go_on(true, &[]).await;
     }
 
-    /// Stops the tree and then this process; returns when both go on, or are to be ended. `give`: the command had the
+    /// Stops the tree and then this process; returns when both run again, or must end. `give`: the command had the
     /// terminal, or wants it.
     pub(super) async fn stop(&mut self, give: bool) {
         if !can_stop() {
@@ -58,9 +60,10 @@ impl Supervisor<'_> {
             }
         };
         self.terminal.take_back(false);
-        // A shell that has seen the rest of its job stopped may have been quicker: then nothing would continue us again.
+        // A shell that saw the rest of its job stop may have continued us already. After another stop it would not
+        // continue us again.
         if tokio::time::timeout(tree::LOOK, self.signals.continued()).await.is_err() {
-            // TSTP is ours to handle now, so it would not stop us.
+            // We handle TSTP ourselves, so it would not stop us.
             let _ = kill_process(getpid(), Signal::STOP);
             let _ = tokio::time::timeout(STOP, self.signals.continued()).await;
         }
@@ -71,9 +74,9 @@ impl Supervisor<'_> {
         self.go_on(give, &rest).await;
     }
 
-    /// Lets the command and `rest` go on, if the lease is good.
+    /// Continues the command and `rest`, if the lease still holds.
     async fn go_on(&mut self, give: bool, rest: &[processes::Process]) {
-        // Time has passed without renewals. A stopped tree does no harm, so there is time for one, until the lease is over.
+        // Time has passed without renewals. A stopped tree does no harm, so wait for a renewal until the lease ends.
         while self.lease.remaining() < self.lease.span() / 3 && !self.max_hold_is_near() {
             if let State::Lost(_) = self.lease.state() {
                 return;
@@ -90,13 +93,13 @@ impl Supervisor<'_> {
         signal_each(rest, Signal::CONT);
     }
 
-    /// Then no renewal makes the lease longer, and the command is stopped in its usual way.
+    /// Near `max_hold` no renewal makes the lease longer, and the loop stops the command as usual.
     fn max_hold_is_near(&self) -> bool {
         self.max_hold.is_some_and(|max| self.started.elapsed() + self.lease.span() / 3 >= max)
     }
 }
 
-/// Whether a stop would be noticed and undone; the kernel asks the same before it carries out a Ctrl-Z.
+/// Whether a shell would notice a stop and undo it; the kernel checks this too before it carries out a Ctrl-Z.
 fn can_stop() -> bool {
     !processes::is_ignored(Signal::TSTP) && has_a_shell_above()
 }

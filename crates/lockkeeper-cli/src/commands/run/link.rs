@@ -9,14 +9,14 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-/// Lets the next program that is started have a descriptor; its number, for the program's arguments.
+/// Lets the next started program inherit a descriptor. Returns its number, for the program's arguments.
 pub(super) fn hand_down(end: &(impl AsFd + AsRawFd)) -> Result<String> {
     rustix::io::fcntl_setfd(end, rustix::io::FdFlags::empty())?;
     Ok(end.as_raw_fd().to_string())
 }
 
-/// Opens what was handed down: `open` gets a path to it. What is opened anew goes to no further program, and the
-/// descriptor that would go is closed.
+/// Opens an inherited descriptor: `open` gets a path to it. The new descriptor is not inherited further, and the
+/// inherited one is closed.
 pub(super) fn take_up<T>(number: &OsStr, open: impl FnOnce(PathBuf) -> Result<T>) -> Result<T> {
     let number: RawFd = number.to_str().and_then(|n| n.parse().ok()).ok_or(std::io::ErrorKind::InvalidInput)?;
     let opened = open(PathBuf::from(format!("/proc/self/fd/{number}")))?;
@@ -24,16 +24,17 @@ pub(super) fn take_up<T>(number: &OsStr, open: impl FnOnce(PathBuf) -> Result<T>
     Ok(opened)
 }
 
-/// The writing end of what was handed down. It never blocks: without a reader there is nothing to tell.
+/// The writing end of an inherited pipe. It never blocks: a write without a reader is dropped.
 pub(super) fn writer(number: &OsStr) -> Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     take_up(number, |path| File::options().write(true).custom_flags(flags).open(path))
 }
 
-/// This program; by its own link, so that an upgrade under way does not matter.
+/// The path of this program, by its link in `/proc`, so that an upgrade under way does not matter.
 pub(super) const OURSELVES: &str = "/proc/self/exe";
 
-/// Fails where there is no `/proc` that shows us: descriptors are handed down and the command's tree is found through it.
+/// Fails where `/proc` does not show this process. Inherited descriptors and the command's tree are found through
+/// `/proc`.
 pub(super) fn check() -> std::result::Result<(), Failure> {
     match super::processes::us() {
         Some(_) => Ok(()),

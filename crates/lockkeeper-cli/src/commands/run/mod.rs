@@ -1,15 +1,15 @@
 //! `run`: a command under a lock. Waits, starts the command, watches over both, releases, and passes on the exit code.
 //!
-//! - `wait` takes the lock and tells who holds it meanwhile; `ancestors` refuses what could only deadlock.
-//! - `child` starts the `shim`, which outlives this process for as long as it takes to end what the command started, and
-//!   the shim starts the command through `exec`; `link` joins them.
+//! - `wait` takes the lock and tells who holds it meanwhile; `ancestors` refuses a run that could only deadlock.
+//! - `child` starts the `shim`, and the shim starts the command through `exec`; `link` joins them. If this process
+//!   dies, the shim lives on until it has ended all that the command started.
 //! - `tree` finds, stops and ends whatever the command started, through `processes`; `terminal`, `signals`
 //!   and `jobs` are what a shell would otherwise do.
 //! - `supervise` is the loop over all of these: **the lease is looked at before anything else**.
 //!
-//! When the lock is in danger the whole tree gets TERM with a third of the lease left and KILL with a sixth left, so that
-//! it is gone before anybody else can hold the lock. A process that was stopped from outside cannot act in time; what
-//! it protects needs the fencing token.
+//! When the lease runs short, the whole tree gets TERM with a third of the lease left and KILL with a sixth left. So it
+//! is gone before another client can hold the lock. A `lockkeeper` that was stopped from outside cannot act in time;
+//! the resource then needs the fencing token.
 
 mod ancestors;
 mod child;
@@ -41,7 +41,7 @@ use tree::Tree;
 /// How long the keeper may go on trying to release when its first try has failed.
 const LATE_RELEASE: Duration = Duration::from_secs(1);
 
-/// The parts of this program that `run` itself starts; `None` when the words are not for them.
+/// The parts of this program that `run` itself starts; `None` when the arguments are not for them.
 pub(crate) fn inner(argv: &[OsString]) -> Option<u8> {
     match argv.get(1)?.to_str()? {
         shim::WORD => Some(shim::main(&argv[2..])),
@@ -79,7 +79,7 @@ pub(crate) async fn run(store: Option<&str>, args: &RunArgs) -> Result<u8, Failu
         wait::Answer::Got(guard) => guard,
         wait::Answer::Busy if nested && unlimited => {
             let text = format!(
-                "not waited for '{name}': an exclusive claim in line waits for the lockkeeper above this command"
+                "not waited for '{name}': an exclusive claim in line waits for the outer lockkeeper that runs this command"
             );
             voice.tell("notice", &text, output::named(&name, json!({ "message": text })));
             return Ok(args.busy_code);
@@ -93,7 +93,8 @@ pub(crate) async fn run(store: Option<&str>, args: &RunArgs) -> Result<u8, Failu
         failure.code
     });
     let mut released = guard.release().await;
-    // The server may have closed the connection meanwhile. The keeper tries again: only what stays so is worth a word.
+    // The server may have closed the connection meanwhile. The keeper tries again, and only a lasting failure is
+    // reported.
     if released.as_ref().is_err_and(Error::is_retryable)
         && keeper.close(LATE_RELEASE).await.is_ok_and(|left| left.releasing == 0)
     {
@@ -151,7 +152,7 @@ async fn hold(
     let mut tree = Tree::to_come();
     let started = Instant::now();
     let lease = guard.lease();
-    // What was said so far comes before what the command says.
+    // Our lines so far are written before the command writes.
     stderr::flush();
     let start = tokio::select! {
         biased;
@@ -161,7 +162,7 @@ async fn hold(
     let mut child = match start {
         Ok(child) => child,
         Err(failure) => {
-            // It may have begun by now, or begin when a disk answers that its file is on.
+            // The command may have begun by now, or may begin once a slow disk has delivered its file.
             tree.end().await;
             terminal.recover();
             return Err(failure);

@@ -1,7 +1,7 @@
 //! Processes as `/proc` shows them.
 //!
-//! `/proc` may count process ids otherwise than we do: in a new PID namespace it is still the outer one's until it is
-//! mounted anew. Who descends from whom is read in its numbers; a signal is sent by the number that is valid here.
+//! `/proc` may use other process ids than we do: in a new PID namespace it still shows the outer one until it is
+//! mounted anew. Ancestry is read in the numbers of `/proc`; a signal is sent to the number that is valid here.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ pub(super) struct Process {
     group: u32,
     session: u32,
     state: char,
-    /// When it began: with the process id, no other process has the same.
+    /// When it began. Process id and start time together are unique.
     began: u64,
 }
 
@@ -32,7 +32,7 @@ impl Process {
         matches!(self.state, 'T' | 't')
     }
 
-    /// Its process id as it is valid here; `None` when it is gone or out of sight.
+    /// Its process id as it is valid here; `None` when it has ended or is not visible here.
     pub(super) fn here(&self) -> Option<Pid> {
         let number = match numbers()?.depth {
             0 => self.pid,
@@ -47,7 +47,7 @@ impl Process {
         self.send(pid, signal) != Err(rustix::io::Errno::PERM)
     }
 
-    /// The descriptor stays with the process that was opened, so a process id that was given away since is found out.
+    /// The descriptor stays with the process that was opened, so a reused process id is noticed.
     #[cfg(target_os = "linux")]
     fn send(&self, pid: Pid, signal: Signal) -> rustix::io::Result<()> {
         use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
@@ -56,7 +56,7 @@ impl Process {
                 pidfd_send_signal(opened, signal)
             }
             Ok(_) | Err(rustix::io::Errno::SRCH) => Ok(()),
-            // Kernels before 5.3, and some sandboxes, have none.
+            // Kernels before 5.3, and some sandboxes, have no such descriptors.
             Err(_) => kill_process(pid, signal),
         }
     }
@@ -89,7 +89,7 @@ fn parse(pid: u32, stat: &str) -> Option<Process> {
     Some(Process { pid, parent, group, session, state, began })
 }
 
-/// Everything that can be seen.
+/// All visible processes.
 pub(super) fn all() -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter_map(look).collect()
@@ -129,8 +129,8 @@ pub(super) fn alone_in_group() -> bool {
     we.group != 0 && !all().iter().any(|p| p.group == we.group && p.pid != we.pid && !p.is_dead())
 }
 
-/// Whether a stop of our process group would be noticed: the kernel ignores Ctrl-Z in a group that no process of the same
-/// session watches over, because it could stay stopped for ever.
+/// Whether a shell would notice a stop of our process group. The kernel ignores Ctrl-Z in a group without a parent in
+/// its session, because it could stay stopped for ever.
 pub(super) fn has_a_shell_above() -> bool {
     let Some(we) = us().and_then(look) else { return false };
     let all: HashMap<u32, Process> = all().into_iter().map(|p| (p.pid, p)).collect();

@@ -21,10 +21,10 @@ use tokio::net::unix::pipe;
 /// The word for this part of the program.
 pub(super) const WORD: &str = "__shim";
 
-/// On the lifeline: the supervisor needs the shim no more, and what the command has started may go on.
+/// Sent on the lifeline: the supervisor no longer needs the shim, and the command's processes may run on.
 pub(super) const DISMISSED: u8 = b'.';
 
-/// The longest pause between two tries to end what became another user's; it may live as long as it likes.
+/// The longest pause between two tries to end processes of another user, which may live on for any time.
 const RARELY: Duration = Duration::from_secs(1);
 
 /// What comes before the command.
@@ -75,7 +75,7 @@ impl Report {
 pub(super) fn main(words: &[OsString]) -> u8 {
     let [take_terminal, lifeline, reports, command @ ..] = words else { return exit::USAGE };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return exit::SYSTEM };
-    // A supervisor that is gone already has taken its ends of the pipes with it.
+    // If the supervisor has ended already, its ends of the pipes are closed.
     runtime.block_on(async {
         let lifeline = link::take_up(lifeline, |path| pipe::OpenOptions::new().open_receiver(path));
         let reports = link::writer(reports);
@@ -99,7 +99,7 @@ struct Shim {
 /// The command's process, which may not have become the command yet.
 struct Started {
     pid: Pid,
-    /// Where it says why it cannot become the command; closed without a word once it has.
+    /// Where the process reports why it cannot become the command; closed without a report once it has.
     failure: Option<pipe::Receiver>,
     said: Vec<u8>,
     /// It ended before its start was reported.
@@ -112,10 +112,10 @@ impl Shim {
         terminal::never_stop();
         #[cfg(target_os = "linux")]
         {
-            // Also what left its parents behind becomes our child, so that it can be found and ended.
+            // Orphans below us become our children too, so that we can find and end them.
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
                 .map_err(|e| system("cannot become the reaper of what the command starts", &e))?;
-            // Should this process be stopped when the supervisor dies: the pipe cannot wake it, this can.
+            // If this process is stopped when the supervisor dies, the pipe cannot wake it, but this signal can.
             rustix::process::set_parent_process_death_signal(Some(Signal::CONT))
                 .map_err(|e| system("cannot tie the command to this process", &e))?;
         }
@@ -138,7 +138,7 @@ impl Shim {
                     child.early.take().into_iter().for_each(|status| self.tell(status));
                 }
                 happened = signals.any() => if happened != Happened::Child {
-                    // A signal to a whole control group reaches the supervisor and the command as well.
+                    // Ignored here: a signal to a whole control group also reaches the supervisor and the command.
                     continue;
                 },
             }
@@ -184,7 +184,7 @@ impl Shim {
     }
 
     fn report(&self, report: &Report) {
-        // The pipe has room for thousands; a supervisor that is gone shows on the lifeline.
+        // The pipe has room for thousands of reports. The lifeline shows when the supervisor has ended.
         let _ = (&self.reports).write_all(report.line().as_bytes());
     }
 }
@@ -195,7 +195,7 @@ impl Started {
         let Some(failure) = &self.failure else { return std::future::pending().await };
         let mut part = [0; 256];
         loop {
-            // An error is as good as the end.
+            // An error counts as the end of the pipe.
             let _ = failure.readable().await;
             match failure.try_read(&mut part) {
                 Ok(n @ 1..) => self.said.extend_from_slice(&part[..n]),
@@ -212,8 +212,8 @@ impl Started {
         Some((code.parse().ok()?, text.to_owned()))
     }
 
-    /// Something has happened to the process before it was the command. A Ctrl-Z that came so early is lost: the
-    /// supervisor knows no command yet to stop.
+    /// The process changed state before it became the command. A Ctrl-Z this early is lost: the supervisor has no
+    /// command to stop yet.
     fn not_yet(&mut self, status: WaitStatus) {
         if End::of(status).is_some() {
             self.early = Some(status);

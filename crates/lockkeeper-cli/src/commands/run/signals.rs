@@ -8,7 +8,7 @@ use tokio::signal::unix::{self, SignalKind};
 
 const PASSED_ON: [Signal; 7] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
-/// Ctrl-Z, and what a terminal sends to those who use it from the background.
+/// Ctrl-Z, and the signals that a terminal sends to background processes that use it.
 const STOPS: [Signal; 3] = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
 
 /// Streams of signals.
@@ -28,7 +28,7 @@ impl Signals {
         Ok(Self { passed_on, stops: Vec::new(), child: stream(Signal::CHILD)?, cont: stream(Signal::CONT)? })
     }
 
-    /// From now on a stop is ours to carry out: before, the kernel does it.
+    /// From now on we carry out a stop ourselves; before, the kernel does.
     pub(super) fn listen_for_stops(&mut self) -> Result<(), Failure> {
         let wanted = STOPS.into_iter().filter(|s| !is_ignored(*s));
         self.stops = wanted.map(stream).collect::<Result<_, Failure>>()?;
@@ -58,7 +58,7 @@ impl Signals {
         }
     }
 
-    /// Whatever comes next.
+    /// The next signal of any kind.
     pub(super) async fn any(&mut self) -> Happened {
         let Self { passed_on, stops, child, cont } = self;
         std::future::poll_fn(|cx| {

@@ -1,4 +1,4 @@
-//! The loop that watches over the command and its lock. The lease is judged first, whatever else has happened.
+//! The loop that watches over the command and its lock. It always checks the lease first.
 
 use super::child::{Child, End};
 use super::events::Voice;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// How long a killed process may take to be gone: on a busy machine it waits for its turn to die.
 const DYING: Duration = Duration::from_secs(1);
-/// What a command leaves running for a shorter time is not worth a word.
+/// Processes that outlive the command for less than this are not reported.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Everything the loop needs.
@@ -23,7 +23,7 @@ pub(super) struct Supervisor<'a> {
     pub(super) child: &'a mut Child,
     pub(super) lease: Lease,
     pub(super) max_hold: Option<Duration>,
-    /// The command's end is the end, whatever it has started.
+    /// The command's own end releases the lock, even if processes it started run on.
     pub(super) close: bool,
     pub(super) started: Instant,
     pub(super) tree: Tree,
@@ -64,7 +64,7 @@ impl Supervisor<'_> {
                 () = self.lease.last_part(6) => return self.kill(stopped, ended).await,
                 () = self.lease.last_part(3), if stopped.is_none() => {
                     self.tree.signal(Signal::TERM);
-                    // A stopped process hears TERM only when it goes on.
+                    // A stopped process handles TERM only after it continues.
                     self.tree.signal(Signal::CONT);
                     stopped = Some(self.why());
                     self.tell("stopping", "", json!({ "signal": "TERM", "reason": reason(&self.lease, self.max_hold) }));
@@ -83,7 +83,7 @@ impl Supervisor<'_> {
                 Event::Happened(Happened::Signal(signal)) => self.pass_on_to_the_rest(signal),
                 Event::Happened(Happened::Continued) if ended.is_none() => self.child.signal(Signal::CONT),
                 Event::Happened(Happened::Continued) => self.tree.signal(Signal::CONT),
-                // The shim tells of the command; here are only orphans that a killed one has left.
+                // The shim reports on the command; our own children are only orphans of a killed shim.
                 Event::Happened(Happened::Child) => {
                     tree::reap_all();
                 }
@@ -107,7 +107,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Normally the shim ends last, after the whole tree. One that was killed leaves a tree that none but us would end.
+    /// Normally the shim ends last, after the whole tree. If the shim was killed, only we can end its tree.
     async fn shim_gone(&mut self, stopped: Option<String>, ended: Option<End>) -> Outcome {
         if ended.is_none() || !self.tree.living().is_empty() {
             self.tree.signal(Signal::KILL);
@@ -119,7 +119,7 @@ impl Supervisor<'_> {
 
     /// Ends the whole tree now, and says why.
     async fn kill(&mut self, stopped: Option<String>, ended: Option<End>) -> Outcome {
-        // First the deed, then the words.
+        // Kill first, then report: stderr may be slow.
         if ended.is_none() {
             self.child.signal(Signal::KILL);
         }
@@ -141,13 +141,13 @@ impl Supervisor<'_> {
             if (tree::reap_all() || shim_gone) && left.is_empty() {
                 return end;
             }
-            // What ignores KILL has become another user's, or hangs in the kernel: it is not ours to end. What `/proc`
-            // hides from us shows in the shim, which waits for it.
+            // A process that survives KILL belongs to another user, or hangs in the kernel: we cannot end it. A process
+            // that `/proc` hides from us keeps the shim waiting.
             if !told && matches!(self.lease.state(), State::Lost(_)) && began.elapsed() > DYING {
                 told = true;
                 let (name, pids) = (self.lease.name(), tree::ids(&left));
                 let which = if pids.is_empty() { "that /proc hides".to_owned() } else { format!("{pids:?}") };
-                let text = format!("the lock '{name}' is over, but processes cannot be ended: {which}");
+                let text = format!("the lock '{name}' has ended, but lockkeeper cannot end these processes: {which}");
                 self.tell("survivors", &text, json!({ "pids": pids }));
             }
             let reports = async {
@@ -159,7 +159,7 @@ impl Supervisor<'_> {
                     }
                 }
             };
-            // A shim that is gone has nothing to report; a pause is due all the same.
+            // A shim that has ended reports nothing, so pause here.
             let _ = tokio::time::timeout(pause, reports).await;
             if shim_gone && !self.tree.living().is_empty() {
                 tokio::time::sleep(pause).await;
@@ -168,13 +168,13 @@ impl Supervisor<'_> {
         }
     }
 
-    /// A signal for what the command has left running. What ignores it gets TERM: a shell makes all that it starts with
-    /// `&` ignore Ctrl-C, and there would be no other key to end it.
+    /// Sends a signal to the processes that the command left running. Those that ignore it get TERM: a shell makes all
+    /// it starts with `&` ignore Ctrl-C, and no other key would end them.
     fn pass_on_to_the_rest(&self, signal: Signal) {
         let ends = [Signal::INT, Signal::QUIT, Signal::HUP].contains(&signal);
         for process in self.tree.living() {
             let instead = ends && process.ignores(signal);
-            // What became another user's cannot be signalled.
+            // A process of another user cannot be signalled.
             let _ = process.signal(if instead { Signal::TERM } else { signal });
         }
     }

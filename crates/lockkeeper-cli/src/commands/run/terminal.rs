@@ -1,7 +1,8 @@
 //! The terminal's foreground: given to the command's process group while it runs, taken back at the end.
 //!
-//! With nobody else in our own group the command gets the foreground from its first moment. In a pipeline (`… | less`) or
-//! a script the others may need it, so it is given only once the command has been stopped for wanting it.
+//! When `lockkeeper` is alone in its process group, the command gets the foreground from its start. In a pipeline (`… |
+//! less`) or a script other processes may need the foreground. There the command gets it only after it was stopped for
+//! using the terminal.
 
 use super::processes::{alone_in_group, own_group};
 use nix::sys::signal::{SigSet, Signal as Number};
@@ -64,14 +65,14 @@ impl Terminal {
     /// Gives the foreground to the command.
     pub(super) fn give(&self) {
         if let (Some(tty), Some(child)) = (&self.tty, self.child) {
-            // A terminal that hung up meanwhile is no loss.
+            // Fails harmlessly if the terminal hung up meanwhile.
             let _ = tcsetpgrp(tty, child);
         }
     }
 
     /// Takes the foreground back from the command; `reset` also undoes what it changed about the terminal.
     pub(super) fn take_back(&self, reset: bool) {
-        // The group may have no process any more and still be the one in front.
+        // The group may be empty and still have the foreground.
         let in_front = self.front();
         let (Some(tty), Some(child)) = (&self.tty, self.child) else { return };
         if in_front != Some(child) && in_front.is_some() {
@@ -104,13 +105,13 @@ fn open() -> Option<File> {
     File::options().read(true).write(true).open("/dev/tty").ok()
 }
 
-/// For the shim: nothing that stops a job stops it.
+/// For the shim: blocks the signals that stop a job.
 pub(super) fn never_stop() {
     // Cannot fail for a valid set.
     let _ = stops().thread_block();
 }
 
-/// For the command: what stops a job stops it, whatever its parents have blocked for themselves.
+/// For the command: unblocks the signals that stop a job, which its parents have blocked for themselves.
 pub(super) fn stop_as_usual() {
     // Cannot fail for a valid set.
     let _ = stops().thread_unblock();

@@ -42,7 +42,7 @@ impl Tree {
             shim_lives |= Some(process.pid) == self.shim && !process.is_dead();
             by_parent.entry(process.parent).or_default().push(process);
         }
-        // What a killed shim leaves behind becomes ours.
+        // The children of a killed shim become ours.
         let mut above: Vec<u32> = if shim_lives { self.shim } else { processes::us() }.into_iter().collect();
         let mut found = Vec::new();
         while let Some(parent) = above.pop() {
@@ -84,8 +84,8 @@ impl Tree {
         }
     }
 
-    /// Stops all of it: politely, then with force. What was running and now is stopped; or what cannot be stopped, and
-    /// then everything goes on.
+    /// Stops the whole tree, with TSTP first, then with STOP. Returns the processes that it stopped; or those that
+    /// cannot be stopped, and then all continue.
     pub(super) async fn stop(&self) -> Result<Vec<Process>, Vec<Process>> {
         let began = Instant::now();
         let mut stopped: Vec<Process> = self.living().into_iter().filter(|p| !p.is_stopped()).collect();
@@ -119,7 +119,7 @@ fn children() -> Vec<Process> {
 /// Sends a signal to each of `processes`.
 pub(super) fn signal_each(processes: &[Process], signal: Signal) {
     for process in processes {
-        // What became another user's is told of when it survives.
+        // A process of another user is reported later, if it survives.
         let _ = process.signal(signal);
     }
 }
@@ -134,7 +134,7 @@ pub(super) fn ids(processes: &[Process]) -> Vec<i32> {
 pub(super) enum Reaped {
     /// A child ended or was stopped.
     One(Pid, WaitStatus),
-    /// Nothing to tell of children that there are.
+    /// There are children, and none has changed state.
     Nothing,
     /// There are no children.
     NoChildren,

@@ -15,12 +15,12 @@ use std::io::IsTerminal;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// Waiting shorter than this is not worth a word. Also how often a live line is written anew.
+/// A shorter wait is not reported. Also the pause between two writes of a live line.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often a waiter off the terminal looks, so that it can tell of a store that goes away; its own keep-alives ask the
-/// store more often.
+/// How often a waiter without a terminal checks the lock, so that it can report a store that does not answer. Its
+/// keep-alives ask the store more often.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long a last look may take when the lock was not to be had: it only makes the sentence better.
+/// How long the last look at a busy lock may take: it only adds detail to the message.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// How taking the lock ended.
@@ -75,7 +75,7 @@ pub(super) async fn acquire(
                 "remaining_ms": error.held().and_then(|h| h.remaining).map(output::ms),
                 "code": args.busy_code,
             });
-            // A code of 0 says that this is as good as done: cron would mail the words.
+            // With code 0 a busy lock counts as success, and cron would mail a message.
             let mute = args.busy_code == 0 || voice.json;
             let sentence = if mute { String::new() } else { busy(keeper, name, args, &error).await };
             voice.tell("busy", &sentence, output::named(name, fields));
@@ -85,7 +85,7 @@ pub(super) async fn acquire(
     }
 }
 
-/// Why the lock was not to be had. The error knows one holder; how it holds, and with how many others, takes a look.
+/// Why the lock was busy. The error names one holder; its mode and the other holders need a look at the store.
 async fn busy(keeper: &Keeper, name: &LockName, args: &RunArgs, error: &Error) -> String {
     let looked = tokio::time::timeout(LAST_LOOK, keeper.inspect(name)).await;
     let record = looked.ok().and_then(Result::ok).flatten();
@@ -109,12 +109,12 @@ fn acquired(voice: &Voice, guard: &Guard, waited: Duration, away: Option<Duratio
         "ttl_ms": output::ms(lease.ttl()),
         "waited_ms": output::ms(waited),
     });
-    // Who was told that the store does not answer is told the end of it.
+    // After a report that the store does not answer, report that it answers again.
     let back = away.map_or_else(String::new, |away| format!("{}'{}' is ours", line::back(away), guard.name()));
     voice.tell("acquired", &back, output::named(guard.name(), fields));
 }
 
-/// Looks at the lock after a pause: for people, the claim itself does not depend on it.
+/// Looks at the lock after a pause. Only the messages need this, not the claim.
 async fn inspect(keeper: &Keeper, name: &LockName, pause: Duration) -> Result<Option<Record>> {
     tokio::time::sleep(pause).await;
     keeper.inspect(name).await

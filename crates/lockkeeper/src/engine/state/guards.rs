@@ -9,7 +9,7 @@ use crate::name::LockName;
 use crate::store::{Claim, LossReason, Release};
 
 impl State {
-    /// Begins a release. `Some`: the claim to send, with the answer due through `released`. `None`: it has ended already.
+    /// Begins a release. `Some`: the claim to send; its answer goes to `released`. `None`: the claim has ended already.
     pub(in crate::engine) fn begin_release(&mut self, key: u64, by_caller: bool, now: Stamp) -> Option<Claim> {
         let entry = self.claims.get_mut(&key)?;
         let Role::Held { hold, cell, .. } = &mut entry.role else { return None };
@@ -31,13 +31,14 @@ impl State {
         Some(claim)
     }
 
-    /// A release is under way, and a claim that is sent now arrives after it: the next task need not wait for its answer.
+    /// A release is under way, and a claim sent now arrives after it. So the next task need not wait for the release's
+    /// answer.
     pub(in crate::engine) fn release_sent(&mut self, key: u64, name: &LockName, now: Stamp) {
         self.step(name, queue::Input::Ended(key), None, now);
     }
 
-    /// The answer to the release that a guard's owner sent itself, as it is told. The thread may have repeated it
-    /// meanwhile and been served first: then the owner's own finds nothing, and that is no loss.
+    /// The answer to the release that a guard's owner sent itself. The thread may have repeated that release meanwhile,
+    /// and the store may have served the repeat first. Then the owner's release finds no claim, which is no loss.
     pub(in crate::engine) fn own_release_answered(
         &mut self,
         key: u64,
@@ -50,8 +51,8 @@ impl State {
         if let Some(Entry { role: Role::Ending(ending), .. }) = self.claims.get_mut(&key) {
             ending.awaited = false;
             if ending.repeated && matches!(answer, Ok(Release::NotHeld)) {
-                // The repeat may be what ended it; its answer is on the way, and settles the claim.
-                return Err(Error::unavailable("the release was repeated, and no answer has come in time"));
+                // The repeat may have ended the claim; its answer is under way and settles it.
+                return Err(Error::unavailable("the release was repeated, and the store did not answer in time"));
             }
         }
         self.released(key, &answer, now);
@@ -78,11 +79,11 @@ impl State {
                 self.set_timer(key, Some(at));
             }
         }
-        // A second local claim may go ahead: the release has been tried, and claims compare their holder ids.
+        // The next local claim may be sent: the release has been tried, and the store compares holder ids.
         self.step(&name, queue::Input::Ended(key), None, now);
     }
 
-    /// The caller that was to send a release has vanished: the thread takes over.
+    /// The caller's task was dropped before its release was answered: the thread takes over.
     pub(in crate::engine) fn abandon_release(&mut self, key: u64, now: Stamp) {
         self.repeats.remove(&key);
         if let Some(Entry { role: Role::Ending(ending), .. }) = self.claims.get_mut(&key) {
@@ -92,7 +93,7 @@ impl State {
         }
     }
 
-    /// The store said that a guard is over.
+    /// The store said that a guard's claim has ended.
     pub(super) fn lose(&mut self, key: u64, reason: LossReason, now: Stamp) {
         self.hold_step(key, hold::Input::Gone(reason), now, &mut Work::default());
     }
@@ -127,7 +128,7 @@ impl State {
         }
     }
 
-    /// Refuses new claims and sends every waiting task home.
+    /// Refuses new claims and ends every waiting task.
     pub(in crate::engine) fn close(&mut self, life: Life) {
         if self.life != Life::Dead {
             self.life = life;

@@ -1,5 +1,5 @@
-//! What a step leaves to do once the lock on the tables is gone. Wakers, subscribers and recorders run, and may drop,
-//! code of other people, which may come back to the tables: never under their lock.
+//! What a step leaves to do once the lock on the tables is gone. Wakers, subscribers and recorders run code of the
+//! caller, which may use the tables again. So they never run under the tables' lock.
 
 use crate::engine::cell::Cell;
 use crate::error::Error;
@@ -22,7 +22,7 @@ pub(in crate::engine) struct Later {
     pub(super) news: Vec<News>,
 }
 
-/// What every cycle counts: numbers, so that telling it allocates nothing.
+/// What every cycle counts, as numbers, so that counting allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) waiters: i32,
@@ -31,11 +31,11 @@ pub(super) struct Counts {
     pub(super) renew_lost: u32,
     pub(super) released: u32,
     pub(super) release_retries: u32,
-    /// How long a guard was held, and what was left; a step releases one at most.
+    /// How long a guard was held, and the time left until its deadline; a step releases at most one.
     pub(super) let_go: Option<(Duration, Duration)>,
 }
 
-/// What is rare enough for words.
+/// Rare events, which are logged.
 #[derive(Debug)]
 pub(super) enum News {
     Lost(LockName, LossReason),
@@ -46,7 +46,7 @@ pub(super) enum News {
 }
 
 impl Later {
-    /// Counts, wakes, and only then finds words for it: a slow log delays no task that has lost a lock, and no renewal.
+    /// Counts and wakes first, then logs, so that a slow log delays no task that has lost its lock, and no renewal.
     pub(in crate::engine) fn act(self, metrics: &Metrics) {
         self.counts.tell(metrics);
         for news in &self.news {

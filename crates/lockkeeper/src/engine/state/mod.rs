@@ -1,5 +1,5 @@
-//! The engine's tables under one lock: queues by name, claims by number, timers in order. It decides, the callers act:
-//! no call to a store is made from here.
+//! The engine's tables under one lock: queues by name, claims by number, timers in order. This module decides and its
+//! callers act: it never calls a store.
 
 mod guards;
 mod later;
@@ -68,9 +68,9 @@ struct Parked {
 #[derive(Debug)]
 struct Entry {
     claim: Claim,
-    /// The longest TTL it was sent with: an heir's may be shorter than what the store has been told.
+    /// The longest TTL it was sent with: the TTL of an heir may be shorter than the one the store has.
     longest: Duration,
-    /// An acquire of it came back without an answer, so it may still arrive.
+    /// An acquire of it was not answered, so it may still arrive at the store.
     doubt: bool,
     /// Its key in `timers`.
     wake_at: Option<Stamp>,
@@ -78,8 +78,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// No lease is longer than what was asked for: after a step of its clock a store may answer a repeat with more,
-    /// which it does not keep.
+    /// Cuts a lease to the TTL that was asked for. After a step of its clock a store may answer a repeat with a longer
+    /// lease, which it does not keep.
     fn capped(&self, grant: Grant) -> Grant {
         Grant { lease: grant.lease.min(self.longest), ..grant }
     }
@@ -87,9 +87,9 @@ impl Entry {
 
 #[derive(Debug)]
 enum Role {
-    /// A call of its task is in flight. `lost`: its end was told before the answer that would have said "granted".
+    /// A call of its task is in flight. `lost`: the store told its end before the answer that says "granted".
     Trying { lost: bool },
-    /// In line, in the store or by polling. Boxed: most claims are held, and should not pay for its size.
+    /// In line, in the store or by polling. Boxed, because most claims are held and should not be as large as this.
     Waiting(Box<Wait>),
     /// Granted to a task at `since`; the cell exists from the moment that task has picked it up.
     Held { hold: Hold, grant: Grant, since: Stamp, cell: Option<Arc<Cell>> },
@@ -103,11 +103,11 @@ pub(in crate::engine) struct Work {
     pub(in crate::engine) renew: Vec<(u64, Claim)>,
     pub(in crate::engine) acquire: Vec<(u64, Claim)>,
     pub(in crate::engine) release: Vec<(u64, Claim)>,
-    /// The longest any of the entries may take; shorter limits are kept by each entry's own timer.
+    /// The longest time that any entry may take; each entry's own timer keeps its shorter limit.
     pub(in crate::engine) limit: Duration,
 }
 
-/// A map by our own consecutive numbers: nobody outside chooses them, so one multiplication spreads them well enough.
+/// A map by our own consecutive numbers. Callers cannot choose them, so one multiplication spreads them well enough.
 type Keyed<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
 
 #[derive(Debug, Default)]
@@ -146,7 +146,7 @@ pub(crate) struct State {
     waiting: HashMap<HolderId, u64>,
     /// Pushed grants that came before the answer that would have said "wait".
     early: Vec<(HolderId, Grant)>,
-    /// What the thread's repeats of releases were answered, while the callers still wait for their own answers.
+    /// The answers to the thread's repeats of releases, while the callers still wait for their own answers.
     repeats: Keyed<Release>,
     tasks: Keyed<Parked>,
     timers: BTreeSet<(Stamp, u64)>,
@@ -155,13 +155,13 @@ pub(crate) struct State {
     /// How long the thread sleeps: an earlier timer must wake it.
     sleeps_until: Option<Stamp>,
     pub(in crate::engine) life: Life,
-    /// Whether the thread is to end at once, whatever is left.
+    /// Whether the thread must exit at once, even with claims left.
     pub(in crate::engine) stop: bool,
     /// Whether the thread has ended.
     pub(in crate::engine) stopped: bool,
     /// Whether a timer was set that is earlier than the thread's sleep.
     pub(in crate::engine) wake_thread: bool,
-    /// Whom to tell once the lock on the tables is gone.
+    /// What to count, wake and log once the lock on the tables is released.
     pub(in crate::engine) later: Later,
 }
 
@@ -191,7 +191,7 @@ impl State {
         self.next_key
     }
 
-    /// Runs the queue of `name`; the turn that falls to `me`, the others are woken.
+    /// Runs the queue of `name`. Returns the turn of task `me`; other tasks that get a turn are woken.
     fn step(&mut self, name: &LockName, input: queue::Input, me: Option<u64>, now: Stamp) -> Option<Turn> {
         let fresh = self.key();
         let queue = match self.queues.get_mut(name) {
@@ -228,14 +228,14 @@ impl State {
         mine
     }
 
-    /// A claim was granted: it is held from here on, whoever picks it up.
+    /// A claim was granted: it is held from here on, even before a task picks it up.
     fn grant(&mut self, key: u64, grant: Grant, me: Option<u64>, now: Stamp) -> Option<Turn> {
         let entry = self.claims.get_mut(&key)?;
         let name = entry.claim.name.clone();
         let grant = entry.capped(grant);
         let hold = Hold::new(&grant, entry.claim.ttl, None);
         if hold.deadline() <= now {
-            // Answered after its own lease: worth nothing. Give it back and ask anew.
+            // The grant arrived after its own lease had ended: give it back and ask anew.
             self.later.news.push(News::LateGrant(name.clone()));
             self.end(key, now);
             return self.step(&name, queue::Input::Answer(key, Answer::Gone), me, now);
@@ -250,7 +250,8 @@ impl State {
         self.step(&name, queue::Input::Answer(key, Answer::Granted), me, now)
     }
 
-    /// A granted claim falls to `task`, the first one or an heir: its `max_hold` counts from here, picked up or not.
+    /// A granted claim goes to `task`, the first one or an heir. Its `max_hold` counts from here, even before it is
+    /// picked up.
     fn give(&mut self, key: u64, task: u64, now: Stamp) {
         let max_hold = self.tasks.get(&task).and_then(|parked| parked.max_hold);
         let Some(entry) = self.claims.get_mut(&key) else { return };
@@ -266,7 +267,7 @@ impl State {
         let Some(entry) = self.claims.get(&key) else { return };
         let name = entry.claim.name.clone();
         if entry.claim.unsettled {
-            // An acquire of it may still arrive and make it anew.
+            // An acquire of it may still arrive and create the entry anew.
             self.end(key, now);
         } else {
             self.forget(key);

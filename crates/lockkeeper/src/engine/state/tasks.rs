@@ -28,7 +28,7 @@ impl State {
         (task, turn)
     }
 
-    /// A task gives up, or is dropped; harmless after its end.
+    /// A task gives up or is dropped; without effect after the task's end.
     pub(in crate::engine) fn leave(&mut self, task: u64, name: &LockName, now: Stamp) {
         self.forget_task(task);
         self.step(name, queue::Input::Leave(task), None, now);
@@ -62,7 +62,7 @@ impl State {
         now: Stamp,
     ) -> Claim {
         if let Some(entry) = self.claims.get_mut(&key) {
-            // An earlier call of it went unanswered, here or in a task that is gone: it may still arrive.
+            // An earlier call of it was not answered, in this task or in one that has ended: it may still arrive.
             entry.doubt = true;
         }
         let entry = self.claims.entry(key).or_insert_with(|| {
@@ -90,12 +90,12 @@ impl State {
     ) -> Option<Turn> {
         let refusal = self.refusal();
         let Some(entry) = self.claims.get_mut(&key) else {
-            // Nothing was sent, or it was taken care of meanwhile.
+            // Nothing was sent, or another step has settled the claim meanwhile.
             self.step(name, queue::Input::Answer(key, Answer::Failed), None, now);
             return Some(Turn::Failed(answer.err().or(refusal).unwrap_or_else(|| Error::unavailable("interrupted"))));
         };
         if let Some(error) = refusal {
-            // Closed meanwhile: whatever the answer gave is given back.
+            // The keeper was closed meanwhile: a granted claim is released.
             entry.claim.unsettled &= answer.is_err() || entry.doubt;
             self.end(key, now);
             self.step(name, queue::Input::Answer(key, Answer::Failed), None, now);
@@ -104,7 +104,7 @@ impl State {
         let lost = matches!(entry.role, Role::Trying { lost: true });
         match answer {
             Ok(Attempt::Granted(_)) if lost => {
-                // Over before it was known here; if the grant is newer than the loss, it is given back all the same.
+                // The claim ended before its answer arrived. The grant is released even if it is newer than the loss.
                 self.end(key, now);
                 self.step(name, queue::Input::Answer(key, Answer::Gone), Some(task), now)
             }
@@ -131,7 +131,7 @@ impl State {
                     }
                 } else {
                     if entry.doubt {
-                        // An earlier send of this claim may still arrive, when nobody wants it any more.
+                        // An earlier send of this claim may still arrive, when no task wants it any more.
                         self.end(key, now);
                     } else {
                         self.forget(key);
@@ -161,7 +161,7 @@ impl State {
         let entry = self.claims.get_mut(&key)?;
         let Role::Held { hold, grant, since, cell } = &mut entry.role else { return None };
         if now >= hold.deadline() {
-            // The process stood still, and the keeper's thread has not looked at the clock yet.
+            // The process was paused, and the keeper's thread has not read the clock yet.
             self.hold_step(key, hold::Input::Tick, now, &mut Work::default());
             return None;
         }
@@ -178,7 +178,7 @@ impl State {
         Some(made)
     }
 
-    /// Who is in the way of a waiting task, and the last trouble with asking.
+    /// Who holds the lock that a task waits for, and why the last call failed, if it did.
     pub(in crate::engine) fn standing(&self, name: &LockName, now: Stamp) -> (Option<Held>, Option<Error>) {
         let Some(queue) = self.queues.get(name) else { return (None, None) };
         let key = queue.pending().map(|p| p.claim).or(queue.exclusive());

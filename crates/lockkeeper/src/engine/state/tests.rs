@@ -46,7 +46,7 @@ fn a_repeated_call_that_outlived_its_own_limit_may_still_arrive() {
     assert_eq!(sent(&mut s, 3000).acquire.len(), 1);
     s.reasked(key, Ok(Attempt::Held(Held::default())), at(3000));
     s.leave(task, &spec.name, at(3000));
-    assert!(sent(&mut s, 3000).release[0].1.unsettled, "the first repeat would be granted to nobody");
+    assert!(sent(&mut s, 3000).release[0].1.unsettled, "no task would take the grant of the first repeat");
 }
 
 #[test]

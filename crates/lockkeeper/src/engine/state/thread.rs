@@ -1,4 +1,4 @@
-//! What the keeper's thread does: whatever is due, its answers, and the store's hints.
+//! What the keeper's thread does: due timers, answers to its calls, and the store's hints.
 
 use super::later::News;
 use super::{Entry, Life, Role, State, Turn, Work};
@@ -12,15 +12,15 @@ use crate::store::{Attempt, Event, Grant, LossReason, Renewal};
 const EARLY: usize = 256;
 
 impl State {
-    /// Everything due at `now`, and when to look again; `None` when the thread has nothing left to live for.
+    /// Everything due at `now`, and when to look again; `None` when the thread should exit.
     pub(in crate::engine) fn round(&mut self, now: Stamp) -> Option<(Work, Option<Stamp>)> {
         let work = self.due(now);
         self.sleeps_until = self.next_timer();
         self.wake_thread = false;
-        // Closed and nothing left to renew or release: nobody can need the thread any more.
+        // Closed, with no claim left to renew or release: the thread can exit.
         self.stopped = self.stop || (self.life != Life::Open && self.left() == (0, 0) && self.idle());
         if self.stopped {
-            // Nobody will ring any more.
+            // The thread will not ring these alarms any more.
             self.later.wake.extend(self.alarms.values().cloned());
             return None;
         }
@@ -50,7 +50,7 @@ impl State {
                 Role::Waiting(_) if at <= now => self.poll_waiting(key, now, &mut work),
                 Role::Ending(ending) if at <= now => {
                     if now >= ending.until {
-                        // Its lease is certainly over: nothing is left to release.
+                        // Its lease has certainly ended: nothing is left to release.
                         let name = entry.claim.name.clone();
                         self.forget(key);
                         self.step(&name, queue::Input::Ended(key), None, now);
@@ -75,7 +75,7 @@ impl State {
     fn poll_waiting(&mut self, key: u64, now: Stamp, work: &mut Work) {
         let Some(Entry { claim, doubt, role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
         if wait.in_flight {
-            // Its batch may be given longer, so the call can still arrive after the answer to the next one.
+            // Its batch may take longer, so this call can still arrive after the next one was answered.
             *doubt |= claim.unsettled;
             let at = wait.failed(Error::unavailable("the store did not answer in time"), now);
             self.set_timer(key, Some(at));
@@ -86,7 +86,7 @@ impl State {
         if claim.queue && !wait.ask_again {
             work.renew.push((key, claim.clone()));
         } else {
-            // Until it is answered, a release of this claim must stop it.
+            // Until this call is answered, a release of the claim must leave a tombstone for it.
             claim.unsettled = true;
             work.acquire.push((key, claim.clone()));
         }
@@ -106,7 +106,8 @@ impl State {
                         hold::Input::Renewed { stamp, lease }
                     }
                     Ok(Renewal::Lost(reason)) => hold::Input::Gone(reason),
-                    // A keep-alive of its time in line, overtaken by the push of the grant: older, so no news.
+                    // A keep-alive from its time in line, answered after the push of the grant: it is older, so it is
+                    // ignored.
                     Ok(Renewal::Waiting(_)) => return,
                     Err(error) => {
                         self.later.news.push(News::RenewalFailed(entry.claim.name.clone(), error));
@@ -127,7 +128,7 @@ impl State {
                     self.set_timer(key, Some(at));
                 }
                 Ok(Renewal::Renewed(_)) => {
-                    // It holds: the grant's own message was lost. Asking again brings the token.
+                    // The claim holds, but the message of its grant was lost. Asking again brings the token.
                     let at = wait.ask_again(now);
                     self.set_timer(key, Some(at));
                 }
@@ -162,7 +163,7 @@ impl State {
         }
     }
 
-    /// The store will never answer a waiting claim: its task is told why, and the next one finds out for itself.
+    /// The store cannot serve a waiting claim: its task gets the error, and the next task asks for itself.
     fn give_up(&mut self, key: u64, error: Error, now: Stamp) {
         let Some(name) = self.claims.get(&key).map(|e| e.claim.name.clone()) else { return };
         let task = self.queues.get(&name).and_then(Queue::pending).filter(|p| p.claim == key).map(|p| p.task);
@@ -179,7 +180,7 @@ impl State {
     pub(in crate::engine) fn event(&mut self, event: Event, now: Stamp) {
         match event {
             Event::Granted(holder, grant) => match self.waiting.get(&holder) {
-                // Too late to be worth anything, and the claim may be back in line since: ask what it is now.
+                // The grant's lease has ended, and the claim may be back in line since: ask the store.
                 Some(&key) if self.is_over(key, grant, now) => self.poll_soon(key, now),
                 Some(&key) => drop(self.grant(key, grant, None, now)),
                 None => {
@@ -233,7 +234,7 @@ impl State {
         match self.claims.get_mut(&key).map(|e| &mut e.role) {
             Some(Role::Held { .. }) => self.lose(key, reason, now),
             Some(Role::Waiting(_)) => self.gone(key, now),
-            // Its answer is still on its way to its task, and may say "granted".
+            // The answer to its task is still under way, and may say "granted".
             Some(Role::Trying { lost }) => *lost = true,
             Some(Role::Ending(_)) | None => {}
         }

@@ -1,11 +1,11 @@
-//! Timers of claims, and alarms of everybody else.
+//! Timers of claims, and alarms of tasks.
 
 use super::{Life, State};
 use crate::clock::Stamp;
 use std::task::Waker;
 
 impl State {
-    /// Wakes `waker` at `at`; the key to change or cancel it by.
+    /// Wakes `waker` at `at`. Returns the key to change or cancel it with.
     pub(in crate::engine) fn set_alarm(&mut self, key: Option<u64>, at: Stamp, waker: &Waker) -> u64 {
         let key = key.unwrap_or_else(|| self.key());
         self.later.spent.extend(self.alarms.insert(key, waker.clone()));
@@ -37,7 +37,7 @@ impl State {
     pub(super) fn set_timer(&mut self, key: u64, at: Option<Stamp>) {
         let Some(entry) = self.claims.get_mut(&key) else { return };
         if entry.wake_at == at {
-            // A timer that was due and acted upon is set again by its machine; the same stamp means it still stands.
+            // The machine sets a timer again after it was due. An equal stamp means that the timer is still set.
             return;
         }
         if let Some(old) = entry.wake_at.take() {

@@ -14,8 +14,8 @@ CREATE TABLE IF NOT EXISTS lockkeeper_fences (
   shared bigint NOT NULL DEFAULT 0                           -- the highest Shared token that entered; 0: none has
 );
 
--- Layout 1 had no mark of Shared holders. Looked for first, because ALTER TABLE waits for everybody inside a fence even
--- where there is nothing to add.
+-- Layout 1 had no mark of Shared holders. The column is looked for first, because ALTER TABLE waits for every
+-- transaction inside a fence even where there is nothing to add.
 DO $body$
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'lockkeeper_fences'::regclass AND attname = 'shared') THEN

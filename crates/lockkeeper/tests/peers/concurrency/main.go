@@ -1,5 +1,6 @@
-// Go's concurrency.Mutex in a process of its own: `peer ENDPOINT NAME COUNT DIR` has COUNT critical sections with pauses
-// between them. Each adds one line, "REVISION go", to DIR/log; one that finds somebody else inside adds "overlap".
+// Go's concurrency.Mutex in a process of its own: `peer ENDPOINT NAME COUNT DIR` has COUNT critical sections with
+// pauses between them. Each adds one line, "REVISION go", to DIR/log; one that finds another client inside adds
+// "overlap".
 package main
 
 import (

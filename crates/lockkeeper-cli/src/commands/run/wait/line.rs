@@ -7,9 +7,9 @@ use lockkeeper::{LockName, Result};
 use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
 
-/// How often a waiter in a log says that it is still there.
+/// How often a waiter without a terminal reports that it still waits.
 const REMINDER: Duration = Duration::from_secs(60);
-/// The columns that a long name keeps on a live line: its user has typed it, and knows the rest.
+/// The columns that a long name keeps on a live line: its user has typed it and knows the whole.
 const NAME: usize = 8;
 /// The columns that a long label keeps.
 const LABEL: usize = 8;
@@ -27,7 +27,7 @@ pub(super) struct Sight {
 /// What there is to say after a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
-    /// Whether a log should hear it.
+    /// Whether it belongs into a log.
     pub(super) is_due: bool,
     /// For how long the store has not answered.
     away: Option<Duration>,

@@ -47,7 +47,7 @@ async fn main() {
             _ => panic!("no such order now: {line}"),
         };
         println!("@ {answer}");
-        std::io::stdout().flush().expect("somebody listens");
+        std::io::stdout().flush().expect("the test reads");
     }
 }
 
@@ -60,7 +60,7 @@ async fn wait(name: &str, conn: PgConnection) -> Session {
     Session::Holds(lock(name).acquire(conn).await.expect("acquired"))
 }
 
-/// The critical section that all share: how often somebody else was seen inside.
+/// The critical section that all share: how often another client was seen inside.
 fn section(place: &Path) -> u32 {
     let (inside, count) = (place.join("inside"), place.join("count"));
     let mut overlaps = u32::from(fs::File::create_new(&inside).is_err());
