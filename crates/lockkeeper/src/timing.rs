@@ -9,6 +9,11 @@ pub(crate) fn back_off(first: Duration, times: u32, most: Duration) -> Duration 
     step / 2 + jitter(step / 2)
 }
 
+/// How long one call may take when its lease is `ttl`: a third of it, so that there is time for another.
+pub(crate) fn call_limit(ttl: Duration) -> Duration {
+    (ttl / 3).max(Duration::from_millis(50))
+}
+
 /// A random time of at most `most`.
 pub(crate) fn jitter(most: Duration) -> Duration {
     most.mul_f64(fastrand::f64())

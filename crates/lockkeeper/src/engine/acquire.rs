@@ -1,13 +1,14 @@
 //! The caller's side of an acquisition: take a place in the local queue, ask the store when told to, wait otherwise.
 
-use super::Engine;
 use super::alarm::{self, Alarm};
 use super::cell::Cell;
-use super::state::{Spec, Turn};
+use super::state::{Next, Spec, Turn};
+use super::{Engine, sole};
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::Metrics;
 use crate::store::{Attempt, Claim, Held};
+use crate::timing::call_limit;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,51 +41,57 @@ impl Engine {
         acquired.map_err(|e| self.info.name_in(e.during("acquire")).for_lock(&spec.name))
     }
 
-    /// `now` is the latest reading of the clock. A reading costs as much as a step, so it is passed along.
+    /// `now` is the latest reading of the clock. Reading it costs as much as a step, so it is passed along.
     async fn acquire_inner(self: &Arc<Self>, spec: &Spec, now: &mut Stamp) -> Result<Acquired> {
         let began = *now;
-        let (task, mut turn) = self.with_state(|s| s.enter(spec, began));
+        let fresh = self.new_holder()?;
+        let (task, mut next) = self.with_state(|s| {
+            let (task, turn) = s.enter(spec, began);
+            (task, s.next(task, turn, spec, Some(fresh), began))
+        });
         let mut ticket = Ticket { engine: self, spec, task, done: false };
         let mut limit = spec.wait.filter(|w| !w.is_zero()).map(|w| Alarm::new(self, began.after(w)));
         let mut warning = spec.wait.is_none().then(|| Alarm::new(self, began.after(WARN_AFTER)));
         let mut asked = 0;
         loop {
-            turn = match turn {
-                // Each lease had ended before its answer arrived: a store that is always too slow does not make the
-                // wait longer.
-                Some(Turn::Try(_)) if asked >= MOST_LATE && spec.wait.is_some_and(|w| *now >= began.after(w)) => {
-                    return Err(Error::unavailable("the store's answers take longer than the ttl; use a longer ttl"));
+            next = match next {
+                // Each answer was over before it came: a store that is always too slow does not make a wait longer.
+                Next::AskAnew(_) if asked >= MOST_LATE && spec.wait.is_some_and(|w| *now >= began.after(w)) => {
+                    return Err(Error::unavailable("the store's answers come too late for so short a ttl"));
                 }
-                Some(Turn::Try(key)) => {
+                Next::AskAnew(key) => {
+                    let fresh = self.new_holder()?;
+                    Next::Ask(key, self.with_state(|s| s.begin_try(key, spec, fresh, *now)))
+                }
+                Next::Ask(key, claim) => {
                     asked += 1;
-                    let answer = self.ask(key, spec, began, *now).await;
+                    let answer = self.ask(key, claim, spec, began, *now).await;
                     *now = self.clock.now();
-                    self.with_state(|s| s.answered(key, task, &spec.name, answer, *now))
+                    self.with_state(|s| {
+                        let turn = s.answered(key, task, &spec.name, answer, *now);
+                        s.next(task, turn, spec, None, *now)
+                    })
                 }
-                Some(Turn::Granted(key)) => match self.with_state(|s| s.take(key, task, spec, *now)) {
-                    Some(cell) => {
-                        ticket.done = true;
-                        return Ok(Ok((key, cell)));
-                    }
-                    None => None,
-                },
-                Some(Turn::Busy(held)) => {
+                Next::Taken(key, cell) => {
                     ticket.done = true;
-                    self.with_state(|s| s.leave(task, &spec.name, *now));
+                    return Ok(Ok((key, cell)));
+                }
+                Next::Busy(held) => {
+                    ticket.done = true;
                     return Ok(Err(held));
                 }
-                Some(Turn::Failed(error)) => return Err(error),
-                None => {
+                Next::Failed(error) => return Err(error),
+                Next::Wait => {
                     let waited = ticket.wait(&mut limit, &mut warning).await;
                     *now = self.clock.now();
                     match waited {
-                        Waited::Turn(turn) => Some(turn),
+                        Waited::Turn(turn) => self.with_state(|s| s.next(task, Some(turn), spec, None, *now)),
                         Waited::Warn => {
                             warning = None;
                             let (held, _) = self.lock().standing(&spec.name, *now);
                             let held = held.map_or_else(|| "another holder".to_owned(), |h| h.to_string());
                             tracing::warn!(lock = %spec.name, %held, "still waiting for a lock after 30 s");
-                            None
+                            Next::Wait
                         }
                         Waited::Over => return self.out_of_time(spec, *now),
                     }
@@ -98,47 +105,38 @@ impl Engine {
         match self.lock().standing(&spec.name, now) {
             (_, Some(error)) => Err(error),
             (Some(held), None) => Ok(Err(Some(held))),
-            (None, None) => Err(Error::unavailable("the store did not answer in time")),
+            (None, None) => Err(silent()),
         }
     }
 
-    /// Asks the store once, and once more after an outage, because only the reply may have been lost.
-    async fn ask(self: &Arc<Self>, key: u64, spec: &Spec, began: Stamp, mut now: Stamp) -> Result<Attempt> {
-        let mut again = true;
-        loop {
-            let fresh = self.new_holder()?;
-            let claim = self.with_state(|s| s.begin_try(key, spec, self.info.queue, fresh, now));
-            let mut limit = Engine::call_limit(spec.ttl);
-            if let Some(wait) = spec.wait.filter(|w| !w.is_zero()) {
-                // A store that does not answer does not make the wait longer, but even a short wait allows a round
-                // trip.
-                limit = limit.min(began.after(wait).since(now).max(SHORTEST_CALL));
+    /// Asks the store. After an outage it asks once more, because only the reply may have been lost.
+    async fn ask(self: &Arc<Self>, key: u64, claim: Claim, spec: &Spec, began: Stamp, now: Stamp) -> Result<Attempt> {
+        let answer = match self.send(claim, spec, began, now).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                let (now, fresh) = (self.clock.now(), self.new_holder()?);
+                let again = self.with_state(|s| s.begin_try(key, spec, fresh, now));
+                self.send(again, spec, began, now).await
             }
-            let answer = self.send(claim, limit).await;
-            match answer {
-                Err(Asked::Failed(e)) if e.kind() == ErrorKind::Unavailable && again => {
-                    again = false;
-                    now = self.clock.now();
-                }
-                Err(Asked::Failed(e)) => return Err(e),
-                Err(Asked::TimedOut) => return Err(Error::unavailable("the store did not answer in time")),
-                Ok(attempt) => return Ok(attempt),
-            }
-        }
+            answer => answer,
+        };
+        answer?.ok_or_else(silent)
     }
 
-    async fn send(self: &Arc<Self>, claim: Claim, limit: Duration) -> std::result::Result<Attempt, Asked> {
+    /// One call; `None` when no answer came in time.
+    async fn send(self: &Arc<Self>, claim: Claim, spec: &Spec, began: Stamp, now: Stamp) -> Result<Option<Attempt>> {
+        let mut limit = call_limit(spec.ttl);
+        if let Some(wait) = spec.wait.filter(|w| !w.is_zero()) {
+            // A silent store does not make a wait longer; but a short one still has time for a round trip.
+            limit = limit.min(began.after(wait).since(now).max(SHORTEST_CALL));
+        }
         let store = self.store.clone();
-        let call = self.on_lane(async move { store.try_acquire(std::slice::from_ref(&claim)).await.pop() });
-        match alarm::limit(self, limit, call).await {
-            None => Err(Asked::TimedOut),
-            Some(Err(error)) => Err(Asked::Failed(error)),
-            Some(Ok(Some(answer))) => answer.map_err(Asked::Failed),
-            Some(Ok(None)) => {
-                Err(Asked::Failed(Error::new(ErrorKind::Unexpected, "the store left an acquire unanswered")))
-            }
-        }
+        let call = self.on_lane(async move { sole(store.try_acquire(std::slice::from_ref(&claim)).await) });
+        alarm::limit(self, limit, call).await.map(Result::flatten).transpose()
     }
+}
+
+fn silent() -> Error {
+    Error::unavailable("the store did not answer in time")
 }
 
 /// Counts an acquisition once, also when its future is dropped half-way.
@@ -164,11 +162,6 @@ impl Drop for Outcome<'_> {
             self.metrics.cancelled.increment(1);
         }
     }
-}
-
-enum Asked {
-    Failed(Error),
-    TimedOut,
 }
 
 enum Waited {

@@ -21,7 +21,7 @@ use crate::clock::{Clock, Stamp};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{LossReason, Release, Runtime, Store, StoreInfo};
 use crate::token::HolderId;
-use state::{Life, State};
+use state::{Life, Sender, State};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -147,20 +147,15 @@ impl Engine {
         }
     }
 
-    /// How long an acquire may take: a third of the lease, so that there is time for another.
-    fn call_limit(ttl: Duration) -> Duration {
-        (ttl / 3).max(Duration::from_millis(50))
-    }
-
     /// Releases a guard in the caller's task.
     pub(crate) async fn release(self: &Arc<Self>, key: u64, ttl: Duration) -> Result<Option<Release>> {
         self.check_fork()?;
         let mut now = self.clock.now();
-        let Some(claim) = self.with_state(|s| s.begin_release(key, true, now)) else { return Ok(None) };
+        let Some(claim) = self.with_state(|s| s.begin_release(key, Sender::Owner, now)) else { return Ok(None) };
         let mut sending = Sending { engine: self, key, answered: false };
         let name = claim.name.clone();
         let store = self.store.clone();
-        let call = self.on_lane(async move { store.release(std::slice::from_ref(&claim)).await.pop() });
+        let call = self.on_lane(async move { sole(store.release(std::slice::from_ref(&claim)).await) });
         let mut call = std::pin::pin!(alarm::limit(self, wait::release_limit(ttl), call));
         let mut follows = self.info.ordered && self.info.queue;
         let answered = std::future::poll_fn(|cx| {
@@ -172,9 +167,7 @@ impl Engine {
             answered
         });
         let answer = match answered.await {
-            Some(Ok(Some(answer))) => answer,
-            Some(Ok(None)) => Err(Error::new(ErrorKind::Unexpected, "the store left a release unanswered")),
-            Some(Err(error)) => Err(error),
+            Some(answer) => answer.flatten(),
             None => Err(Error::unavailable("the store did not answer in time; the release will be repeated")),
         };
         sending.answered = true;
@@ -191,7 +184,7 @@ impl Engine {
         if self.is_forked() {
             return;
         }
-        self.with_state(|s| s.begin_release(key, false, self.clock.now()));
+        self.with_state(|s| s.begin_release(key, Sender::Thread, self.clock.now()));
     }
 
     /// Ends a guard by force, and gives its lock back.
@@ -260,6 +253,11 @@ impl Engine {
     pub(crate) fn now(&self) -> Stamp {
         self.clock.now()
     }
+}
+
+/// The answer to a batch of one.
+fn sole<T>(mut answers: Vec<Result<T>>) -> Result<T> {
+    answers.pop().unwrap_or_else(|| Err(Error::new(ErrorKind::Unexpected, "the store left a call unanswered")))
 }
 
 /// A release in flight: if its task is dropped, the thread repeats it.

@@ -26,7 +26,7 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
     let engine = Arc::new(Engine {
         store,
         clock,
-        state: Mutex::new(State::new()),
+        state: Mutex::new(State::new(info.queue)),
         metrics,
         info,
         bell: Notify::new(),

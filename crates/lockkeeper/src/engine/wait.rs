@@ -3,7 +3,7 @@
 use crate::clock::Stamp;
 use crate::error::Error;
 use crate::store::{Claim, Held};
-use crate::timing::{back_off, jitter};
+use crate::timing::{back_off, call_limit, jitter};
 use std::time::Duration;
 
 /// A claim in line.
@@ -113,10 +113,9 @@ pub(super) struct Ending {
 }
 
 /// How long a release may take before the caller gives up and the thread repeats it. Both use one limit, because after
-/// a repeat the caller's own answer may not tell what happened. It is a third of the lease, so that there is time for
-/// another, but no longer than a person would wait.
+/// a repeat the caller's own answer may not tell what happened. It is no longer than a person would wait.
 pub(super) fn release_limit(ttl: Duration) -> Duration {
-    (ttl / 3).clamp(Duration::from_millis(50), Duration::from_secs(10))
+    call_limit(ttl).min(Duration::from_secs(10))
 }
 
 impl Ending {

@@ -1,7 +1,7 @@
 //! The end of guards, one by one or all at once.
 
 use super::later::News;
-use super::{Entry, Life, Role, State, Turn, Work};
+use super::{Entry, Life, Role, Sender, State, Turn};
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::{hold, queue};
@@ -10,11 +10,11 @@ use crate::store::{Claim, LossReason, Release};
 
 impl State {
     /// Begins a release. `Some`: the claim to send; its answer goes to `released`. `None`: the claim has ended already.
-    pub(in crate::engine) fn begin_release(&mut self, key: u64, by_caller: bool, now: Stamp) -> Option<Claim> {
+    pub(in crate::engine) fn begin_release(&mut self, key: u64, sender: Sender, now: Stamp) -> Option<Claim> {
         let entry = self.claims.get_mut(&key)?;
         let Role::Held { hold, cell, .. } = &mut entry.role else { return None };
         if now >= hold.deadline() {
-            self.hold_step(key, hold::Input::Tick, now, &mut Work::default());
+            self.tell_hold(key, hold::Input::Tick, now);
             return None;
         }
         let margin = hold.deadline().since(now);
@@ -27,7 +27,7 @@ impl State {
         }
         entry.claim.stamp = now;
         let claim = entry.claim.clone();
-        self.end_as(key, by_caller, now);
+        self.end_by(key, sender, now);
         Some(claim)
     }
 
@@ -95,7 +95,7 @@ impl State {
 
     /// The store said that a guard's claim has ended.
     pub(super) fn lose(&mut self, key: u64, reason: LossReason, now: Stamp) {
-        self.hold_step(key, hold::Input::Gone(reason), now, &mut Work::default());
+        self.tell_hold(key, hold::Input::Gone(reason), now);
     }
 
     /// Ends a guard by force, and gives its lock back.

@@ -56,6 +56,23 @@ pub(crate) enum Turn {
     Failed(Error),
 }
 
+/// A turn with what the task needs for it, found under the same taking of the tables' lock.
+#[derive(Debug)]
+pub(in crate::engine) enum Next {
+    /// Ask the store with this claim, which has been noted as sent.
+    Ask(u64, Claim),
+    /// Ask the store; the claim needs a fresh holder id.
+    AskAnew(u64),
+    /// The lock is held: the claim's number and the guard's cell.
+    Taken(u64, Arc<Cell>),
+    /// Not free, and the task does not wait; it has left the queue.
+    Busy(Option<Held>),
+    /// The keeper is closing, or its thread has died, or the store failed.
+    Failed(Error),
+    /// The task is in line.
+    Wait,
+}
+
 /// A task between two turns.
 #[derive(Debug, Default)]
 struct Parked {
@@ -128,6 +145,15 @@ impl Hasher for KeyHasher {
     }
 }
 
+/// Who sends a release first; the thread repeats it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Sender {
+    /// The guard's owner, in its own task, and it waits for the answer.
+    Owner,
+    /// The keeper's thread.
+    Thread,
+}
+
 /// Whether the engine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Life {
@@ -140,6 +166,8 @@ pub(in crate::engine) enum Life {
 
 #[derive(Debug)]
 pub(crate) struct State {
+    /// Whether waiters queue in the store.
+    queue_in_store: bool,
     queues: HashMap<LockName, Queue>,
     claims: Keyed<Entry>,
     /// Waiting claims by holder: where a pushed grant belongs.
@@ -166,8 +194,9 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(in crate::engine) fn new() -> Self {
+    pub(in crate::engine) fn new(queue_in_store: bool) -> Self {
         Self {
+            queue_in_store,
             queues: HashMap::new(),
             claims: Keyed::default(),
             waiting: HashMap::new(),
@@ -275,6 +304,13 @@ impl State {
         self.step(&name, queue::Input::Answer(key, Answer::Gone), None, now);
     }
 
+    /// Tells a guard something that sends nothing; what it leads to is due at a timer.
+    fn tell_hold(&mut self, key: u64, input: hold::Input, now: Stamp) {
+        let mut work = Work::default();
+        self.hold_step(key, input, now, &mut work);
+        debug_assert!(work.renew.is_empty(), "only a timer renews");
+    }
+
     fn hold_step(&mut self, key: u64, input: hold::Input, now: Stamp, work: &mut Work) {
         let Some(entry) = self.claims.get_mut(&key) else { return };
         let Role::Held { hold, cell, .. } = &mut entry.role else { return };
@@ -314,11 +350,11 @@ impl State {
 
     /// Moves a claim to the to-release set; the thread sends the release.
     fn end(&mut self, key: u64, now: Stamp) {
-        self.end_as(key, false, now);
+        self.end_by(key, Sender::Thread, now);
     }
 
-    /// Moves a claim to the to-release set; `sent`: its owner sends the release, the thread only if that fails.
-    fn end_as(&mut self, key: u64, sent: bool, now: Stamp) {
+    /// Moves a claim to the to-release set.
+    fn end_by(&mut self, key: u64, sender: Sender, now: Stamp) {
         let Some(entry) = self.claims.get_mut(&key) else { return };
         match entry.role {
             Role::Ending(_) => return,
@@ -329,8 +365,8 @@ impl State {
             Role::Trying { .. } | Role::Held { .. } => {}
         }
         let mut ending = Ending::new(entry.claim.ttl, entry.longest, now);
-        let at = if sent { ending.sent(now) } else { now };
-        ending.awaited = sent;
+        ending.awaited = sender == Sender::Owner;
+        let at = if ending.awaited { ending.sent(now) } else { now };
         entry.role = Role::Ending(ending);
         self.set_timer(key, Some(at));
     }

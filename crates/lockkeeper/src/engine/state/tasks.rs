@@ -1,6 +1,6 @@
 //! What tasks do: enter, ask, wait, pick up, leave.
 
-use super::{Entry, Role, Spec, State, Turn, Work};
+use super::{Entry, Next, Role, Spec, State, Turn};
 use crate::clock::Stamp;
 use crate::engine::cell::Cell;
 use crate::engine::wait::Wait;
@@ -52,15 +52,34 @@ impl State {
         turn
     }
 
-    /// The claim to send for `Turn::Try`: a repeat of the same one, or a new one with `fresh` as its holder.
-    pub(in crate::engine) fn begin_try(
+    /// What `task` does with its `turn`. `fresh` is the holder id of a claim that has none yet.
+    pub(in crate::engine) fn next(
         &mut self,
-        key: u64,
+        task: u64,
+        turn: Option<Turn>,
         spec: &Spec,
-        queue: bool,
-        fresh: HolderId,
+        fresh: Option<HolderId>,
         now: Stamp,
-    ) -> Claim {
+    ) -> Next {
+        match turn {
+            Some(Turn::Try(key)) => match fresh {
+                Some(fresh) => Next::Ask(key, self.begin_try(key, spec, fresh, now)),
+                None => Next::AskAnew(key),
+            },
+            Some(Turn::Granted(key)) => {
+                self.take(key, task, spec, now).map_or(Next::Wait, |cell| Next::Taken(key, cell))
+            }
+            Some(Turn::Busy(held)) => {
+                self.leave(task, &spec.name, now);
+                Next::Busy(held)
+            }
+            Some(Turn::Failed(error)) => Next::Failed(error),
+            None => Next::Wait,
+        }
+    }
+
+    /// The claim to send for `Turn::Try`: a repeat of the same one, or a new one with `fresh` as its holder.
+    pub(in crate::engine) fn begin_try(&mut self, key: u64, spec: &Spec, fresh: HolderId, now: Stamp) -> Claim {
         if let Some(entry) = self.claims.get_mut(&key) {
             // An earlier call of it was not answered, in this task or in one that has ended: it may still arrive.
             entry.doubt = true;
@@ -73,7 +92,7 @@ impl State {
             Entry { claim, longest, doubt: false, wake_at: None, role: Role::Trying { lost: false } }
         });
         entry.claim.stamp = now;
-        entry.claim.queue = queue && spec.waits();
+        entry.claim.queue = self.queue_in_store && spec.waits();
         entry.claim.ttl = spec.ttl;
         entry.longest = entry.longest.max(spec.ttl);
         entry.claim.clone()
@@ -115,33 +134,7 @@ impl State {
             Ok(Attempt::Held(held)) => {
                 entry.claim.unsettled = entry.doubt;
                 let waits = self.queues.get(name).is_some_and(|q| q.tasks().any(|t| t.id == task && t.waits));
-                if waits {
-                    let wait = Wait::new(&entry.claim, held, now);
-                    let at = wait.wake_at();
-                    entry.role = Role::Waiting(Box::new(wait));
-                    self.waiting.insert(entry.claim.holder, key);
-                    self.set_timer(key, Some(at));
-                    self.later.counts.waiters += 1;
-                    let holder = self.claims.get(&key).map(|e| e.claim.holder);
-                    let turn = self.step(name, queue::Input::Answer(key, Answer::Held), Some(task), now);
-                    let early = self.early.iter().position(|(id, _)| Some(*id) == holder);
-                    match early.map(|at| self.early.swap_remove(at)) {
-                        Some((_, grant)) => self.grant(key, grant, Some(task), now),
-                        None => turn,
-                    }
-                } else {
-                    if entry.doubt {
-                        // An earlier send of this claim may still arrive, when no task wants it any more.
-                        self.end(key, now);
-                    } else {
-                        self.forget(key);
-                    }
-                    let turn = self.step(name, queue::Input::Answer(key, Answer::Held), Some(task), now);
-                    Some(match turn {
-                        Some(Turn::Busy(None)) | None => Turn::Busy(Some(held)),
-                        Some(turn) => turn,
-                    })
-                }
+                if waits { self.line_up(key, task, held, now) } else { self.turn_away(key, task, held, now) }
             }
             Ok(Attempt::Cancelled) => {
                 self.forget(key);
@@ -155,14 +148,49 @@ impl State {
         }
     }
 
+    /// The lock is held and the task waits: its claim is in line, unless a pushed grant came before this answer.
+    fn line_up(&mut self, key: u64, task: u64, held: Held, now: Stamp) -> Option<Turn> {
+        let entry = self.claims.get_mut(&key)?;
+        let (name, holder) = (entry.claim.name.clone(), entry.claim.holder);
+        let wait = Wait::new(&entry.claim, held, now);
+        let at = wait.wake_at();
+        entry.role = Role::Waiting(Box::new(wait));
+        self.waiting.insert(holder, key);
+        self.set_timer(key, Some(at));
+        self.later.counts.waiters += 1;
+        let turn = self.step(&name, queue::Input::Answer(key, Answer::Held), Some(task), now);
+        let early = self.early.iter().position(|(id, _)| *id == holder);
+        match early.map(|at| self.early.swap_remove(at)) {
+            Some((_, grant)) => self.grant(key, grant, Some(task), now),
+            None => turn,
+        }
+    }
+
+    /// The lock is held and the task does not wait.
+    fn turn_away(&mut self, key: u64, task: u64, held: Held, now: Stamp) -> Option<Turn> {
+        let entry = self.claims.get(&key)?;
+        let name = entry.claim.name.clone();
+        if entry.doubt {
+            // An earlier send of this claim may still arrive, when no task wants it any more.
+            self.end(key, now);
+        } else {
+            self.forget(key);
+        }
+        let turn = self.step(&name, queue::Input::Answer(key, Answer::Held), Some(task), now);
+        Some(match turn {
+            Some(Turn::Busy(None)) | None => Turn::Busy(Some(held)),
+            Some(turn) => turn,
+        })
+    }
+
     /// Picks up a grant: the guard's cell. `None` when it was lost before it could be picked up; then the task is back
     /// in line.
-    pub(in crate::engine) fn take(&mut self, key: u64, task: u64, spec: &Spec, now: Stamp) -> Option<Arc<Cell>> {
+    fn take(&mut self, key: u64, task: u64, spec: &Spec, now: Stamp) -> Option<Arc<Cell>> {
         let entry = self.claims.get_mut(&key)?;
         let Role::Held { hold, grant, since, cell } = &mut entry.role else { return None };
         if now >= hold.deadline() {
             // The process was paused, and the keeper's thread has not read the clock yet.
-            self.hold_step(key, hold::Input::Tick, now, &mut Work::default());
+            self.tell_hold(key, hold::Input::Tick, now);
             return None;
         }
         hold.adopt(spec.ttl, spec.max_hold.map(|max| since.after(max)));

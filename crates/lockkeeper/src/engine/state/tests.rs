@@ -29,13 +29,13 @@ fn at(ms: u64) -> Stamp {
 fn asking(s: &mut State, spec: &Spec) -> (u64, u64) {
     let (task, turn) = s.enter(spec, at(0));
     let Some(Turn::Try(key)) = turn else { panic!("{turn:?}") };
-    s.begin_try(key, spec, false, HolderId::from_u128(1), at(0));
+    s.begin_try(key, spec, HolderId::from_u128(1), at(0));
     (task, key)
 }
 
 #[test]
 fn a_repeated_call_that_outlived_its_own_limit_may_still_arrive() {
-    let mut s = State::new();
+    let mut s = State::new(false);
     let spec = spec(3);
     let (task, key) = asking(&mut s, &spec);
     assert!(s.answered(key, task, &spec.name, Ok(Attempt::Held(Held::default())), at(0)).is_none());
@@ -51,7 +51,7 @@ fn a_repeated_call_that_outlived_its_own_limit_may_still_arrive() {
 
 #[test]
 fn a_release_is_repeated_for_as_long_as_the_first_tasks_lease_may_last() {
-    let mut s = State::new();
+    let mut s = State::new(false);
     let (first, heir) = (spec(30), spec(1));
     let (task, key) = asking(&mut s, &first);
     let (next, turn) = s.enter(&heir, at(0));
@@ -79,7 +79,7 @@ fn waiting(s: &mut State, spec: &Spec) -> (u64, u64) {
 
 #[test]
 fn a_grant_that_has_expired_is_not_picked_up() {
-    let mut s = State::new();
+    let mut s = State::new(false);
     let spec = spec(30);
     let (task, key) = waiting(&mut s, &spec);
     s.renewed(key, at(0), Ok(Renewal::Granted(grant(0, 30))), at(10));
@@ -93,7 +93,7 @@ fn a_grant_that_has_expired_is_not_picked_up() {
 
 #[test]
 fn no_lease_is_longer_than_what_was_asked_for() {
-    let mut s = State::new();
+    let mut s = State::new(false);
     let spec = spec(10);
     let (task, key) = asking(&mut s, &spec);
     // A repeat, after the clock of the server was set back by an hour.
@@ -108,7 +108,7 @@ fn no_lease_is_longer_than_what_was_asked_for() {
 
 #[test]
 fn a_late_grant_takes_one_waiter_off_the_gauge() {
-    let mut s = State::new();
+    let mut s = State::new(false);
     let spec = spec(30);
     let (_, key) = waiting(&mut s, &spec);
     assert_eq!(std::mem::take(&mut s.later).counts.waiters, 1);
@@ -118,7 +118,7 @@ fn a_late_grant_takes_one_waiter_off_the_gauge() {
 
 #[test]
 fn however_many_acquires_are_in_flight_a_sessions_end_ends_them_all() {
-    let mut s = State::new();
+    let mut s = State::new(false);
     let specs: Vec<Spec> =
         (0..1000).map(|n| Spec { name: LockName::new(format!("{n}")).unwrap(), ..spec(30) }).collect();
     let asked: Vec<_> = specs.iter().map(|spec| asking(&mut s, spec)).collect();
@@ -132,7 +132,7 @@ fn however_many_acquires_are_in_flight_a_sessions_end_ends_them_all() {
 #[test]
 fn a_lease_without_an_end_is_waited_for_like_any_other() {
     for queue in [true, false] {
-        let mut s = State::new();
+        let mut s = State::new(false);
         let spec = spec(30);
         let (task, turn) = s.enter(&spec, at(0));
         let Some(Turn::Try(key)) = turn else { panic!("{turn:?}") };

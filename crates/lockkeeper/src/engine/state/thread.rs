@@ -119,7 +119,7 @@ impl State {
                     hold::Input::Gone(_) => self.later.counts.renew_lost += 1,
                     _ => self.later.counts.renew_failed += 1,
                 }
-                self.hold_step(key, input, now, &mut Work::default());
+                self.tell_hold(key, input, now);
             }
             Role::Waiting(wait) => match answer {
                 Ok(Renewal::Granted(grant)) => drop(self.grant(key, grant, None, now)),
@@ -210,7 +210,7 @@ impl State {
             Event::Disconnected | Event::Reconnected => {
                 for key in self.claims.keys().copied().collect::<Vec<_>>() {
                     self.poll_soon(key, now);
-                    self.hold_step(key, hold::Input::RenewNow, now, &mut Work::default());
+                    self.tell_hold(key, hold::Input::RenewNow, now);
                 }
             }
         }

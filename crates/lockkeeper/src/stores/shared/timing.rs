@@ -23,7 +23,7 @@ pub(in crate::stores) const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// How much longer than its TTL a claim that is over is remembered: a call under way arrives within a minute or never.
 pub(in crate::stores) const TOMBSTONE_EXTRA: Duration = Duration::from_secs(60);
 
-/// How long a call may take when its lease is `ttl`: a third of it, as the engine allows, less what it takes to say so.
+/// How long a call may take when its lease is `ttl`: what the engine allows, less the time to say so.
 pub(in crate::stores) fn call_limit(ttl: Duration) -> Duration {
-    (ttl / 3).mul_f64(0.95).clamp(Duration::from_millis(50), Duration::from_secs(10))
+    crate::timing::call_limit(ttl).mul_f64(0.95).min(Duration::from_secs(10))
 }
