@@ -58,7 +58,7 @@ impl fmt::Debug for Token {
 
 /// Who holds: 128 random bits made afresh for every acquisition, compared in every later step.
 ///
-/// It is the secret of a hold (whoever knows it can release), so `Debug` shows only its first four digits.
+/// It is the secret of a hold (a client that knows it can release), so `Debug` shows only its first four digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HolderId(u128);
 

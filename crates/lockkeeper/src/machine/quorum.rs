@@ -13,7 +13,7 @@ use std::time::Duration;
 pub const AHEAD_US: u64 = 100_000;
 
 /// How many of the **configured** nodes must agree. Nodes that do not answer count as a no: two majorities of one list
-/// always share a node, two majorities of "whoever answers" need not.
+/// always share a node, two majorities of the nodes that happened to answer need not.
 pub const fn quorum(nodes: usize) -> usize {
     nodes / 2 + 1
 }
@@ -56,7 +56,7 @@ pub enum Vote {
     New(u64),
     /// Held for this claim already, with this number.
     Mine(u64),
-    /// Somebody else has it there.
+    /// Another claim has it there.
     Held,
     /// The claim was released there before it arrived.
     Cancelled,

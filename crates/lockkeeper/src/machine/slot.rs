@@ -209,7 +209,7 @@ impl Slot {
         Ok(Break::Broken(above))
     }
 
-    /// The state for people; `None` when nobody holds or waits at `now`.
+    /// The state for operators; `None` without holders and waiters at `now`.
     pub fn record(&self, name: &LockName, now: Stamp) -> Option<Record> {
         let mut record = Record::new(name.clone());
         record.holders.extend(self.holders.iter().filter(|h| h.expires > now).map(|h| HolderRecord {
@@ -235,7 +235,7 @@ impl Slot {
         self.holders.is_empty() && self.waiters.is_empty() && self.tombs.is_empty()
     }
 
-    /// Forgets what has ended, then lets in whoever is first in line and fits.
+    /// Forgets what has ended, then lets in the waiters at the head of the line that fit.
     fn advance(&mut self, at: At) -> Result<()> {
         self.sweep(at.now);
         while let Some(head) = self.waiters.first() {

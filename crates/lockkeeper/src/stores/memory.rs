@@ -53,7 +53,7 @@ struct Tables {
     slots: HashMap<LockName, Slot>,
     /// The highest token of any slot that was dropped from the map: where a new slot starts.
     token_floor: u64,
-    /// How many slots there may be before those that nobody has touched since they ended are swept out.
+    /// How many slots there may be before the ended ones are swept out.
     sweep_slots_at: usize,
     registers: HashMap<LockName, Value>,
     /// How many registers there may be before the forgotten ones are swept out.

@@ -16,7 +16,7 @@ pub(in crate::stores) async fn ask<T: Send + 'static>(
             Ok(runtime) => runtime.block_on(question),
             Err(e) => Err(Error::unavailable("no runtime to connect with").with_source(e)),
         };
-        // Nobody listens when connecting was cancelled.
+        // The receiver is gone when the caller cancelled the connect.
         let _ = sender.send(answer);
     });
     spawned.map_err(|e| Error::unavailable("cannot start a thread to connect").with_source(e))?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(super) struct Place {
     path: PathBuf,
     busy: Duration,
-    /// The database, its log and its index of the log. SQLite deletes the latter two only when nobody is connected, so
+    /// The database, its log and its index of the log. SQLite deletes the latter two only when no process is connected, so
     /// a change of any of the three means that newcomers would not see the locks kept here.
     files: Vec<(PathBuf, FileId)>,
 }
@@ -98,7 +98,7 @@ impl Place {
             return Err(Error::new(
                 ErrorKind::Foreign,
                 format!(
-                    "'{}' {what} while in use, so locks kept here would exclude nobody; put it back, or restart every \
+                    "'{}' {what} while in use, so locks kept here would exclude no other process; put it back, or restart every \
                      process that uses it",
                     shown(path)
                 ),

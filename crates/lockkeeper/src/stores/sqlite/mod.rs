@@ -13,7 +13,7 @@
 //!
 //! **Layout**, to be read with the `sqlite3` shell (3.37 or newer). All times are in microseconds.
 //! - `lock`: a row per name. `token` is the last one drawn; `holder` … `label` describe the holder when exactly one
-//!   holds Exclusively (`NULL`: nobody does); `others` counts the rows of this name in `claim`.
+//!   holds Exclusively (`NULL`: it is free or Shared); `others` counts the rows of this name in `claim`.
 //! - `claim`: everybody else, in order of `seq`: `kind` is `holder` (Shared or Permit), `waiter`, or `tomb` (a claim that
 //!   ended before its acquire arrived, or was broken).
 //! - `expires` counts from boot and is valid with this `boot` only; `since` is wall-clock time; `stamp` and `lease` are
@@ -167,7 +167,7 @@ impl SqliteStore {
     ///
     /// # Errors
     /// `InvalidConfig` for a path that cannot be a database or lies on a network file system, `Denied` when it cannot be
-    /// written, `Foreign` for somebody else's file, `Unsupported` for one of a newer version, `Unexpected` for a damaged
+    /// written, `Foreign` for another program's file, `Unsupported` for one of a newer version, `Unexpected` for a damaged
     /// one, `Unavailable` when the disk is full or the database stays busy, `Closed` in a process that was forked from
     /// one that had opened SQLite through this library.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self> {

@@ -11,7 +11,7 @@ use rusqlite::{Connection, Row, named_params};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Takes a lock that nobody holds or waits for, and draws its token. 9007199254740991 is the largest token.
+/// Takes a lock that has neither holders nor waiters, and draws its token. 9007199254740991 is the largest token.
 pub const TAKE: &str = "
 INSERT INTO lock (name, token, others, holder, expires, boot, since, keeper, host, pid, label)
 VALUES (:name, :wall, 0, :holder, :expires, :boot, :wall, :keeper, :host, :pid, :label)
@@ -23,12 +23,12 @@ WHERE others = 0 AND (holder IS NULL OR boot <> excluded.boot OR expires <= :now
     AND token BETWEEN 0 AND 9007199254740990
 RETURNING token";
 
-/// Prolongs a lock that nobody else has to do with; never shortens it.
+/// Prolongs a lock without other holders or waiters; never shortens it.
 const PROLONG: &str = "
 UPDATE lock SET expires = max(expires, :expires)
 WHERE name = :name AND holder = :holder AND others = 0 AND boot = :boot AND expires > :now AND lease IS NULL";
 
-/// Ends a hold that nobody waits for; the row stays, for its token.
+/// Ends a hold without waiters; the row stays, for its token.
 pub const END: &str = "
 UPDATE lock SET holder = NULL, expires = NULL, boot = NULL, since = NULL, stamp = NULL, lease = NULL, keeper = NULL,
     host = NULL, pid = NULL, label = NULL

@@ -106,7 +106,7 @@ fn set_up(conn: &mut Connection, place: &Place, options: &SqliteOptions) -> Resu
     Ok(())
 }
 
-/// Whether the database has our tables; `false` when it is empty, an error when it is somebody else's.
+/// Whether the database has our tables; `false` when it is empty, an error when it is another program's.
 fn is_ours(conn: &Connection, place: &Place) -> Result<bool> {
     let read = "SELECT (SELECT application_id FROM pragma_application_id), \
                 (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)";

@@ -20,7 +20,7 @@ const PAGE: usize = 100;
 /// How many rows a page looks at: unused names must not make a page slow. Such a page is short and says where to go on.
 const PAGE_ROWS: i64 = 20_000;
 
-/// How long a row nobody uses is kept. Its token is older than the clock by then, so the next one is higher without it.
+/// How long an unused row is kept. Its token is older than the clock by then, so the next one is higher without it.
 const IDLE_LIFE: Duration = Duration::from_secs(24 * 3600);
 
 /// How many rows one round of cleaning looks at: a few milliseconds of work.
@@ -76,7 +76,7 @@ impl Steps {
         Self { conn, place, boot, own: Vec::new(), elsewhere: false, waiting: HashMap::new() }
     }
 
-    /// The whole step in one statement, when nobody else has to do with the lock.
+    /// The whole step in one statement, when no other claim holds the lock or waits for it.
     pub(super) fn take(&self, claim: &Claim, at: At) -> rusqlite::Result<Option<Attempt>> {
         if claim.mode != Mode::Exclusive {
             return Ok(None);
@@ -143,7 +143,7 @@ impl Steps {
         let (stored, mut slot) = Stored::read(&self.conn, name, at.now, self.boot)?;
         let before = slot.token;
         let answer = act(&mut slot);
-        // A refused claim still let in whoever was next; running out of tokens changes nothing.
+        // A refused claim may still have let the next waiter in. Running out of tokens changes nothing.
         if answer.as_ref().is_err_and(|e| e.kind() != crate::ErrorKind::InvalidConfig) {
             return Ok(answer?);
         }
@@ -261,7 +261,7 @@ impl Steps {
         Ok(None)
     }
 
-    /// Forgets some of what nobody needs any more, if no process has done so lately; the caller has a transaction open.
+    /// Forgets some of what is no longer used, if no process has done so lately. The caller has a transaction open.
     /// When the next round is due.
     pub(super) fn clean(&self, at: At) -> Result<Duration, Fault> {
         let wall = Stamp::from_micros(at.wall_us);
@@ -280,7 +280,7 @@ impl Steps {
         let mut removed = 0;
         for name in &names {
             let name = LockName::new(name)?;
-            // A damaged row is left for whoever uses that name to be told.
+            // A damaged row stays: the next caller who uses that name gets the error.
             let (stored, slot) = match Stored::read(&self.conn, &name, at.now, self.boot) {
                 Err(Fault::Entry(_)) => continue,
                 read => read?,

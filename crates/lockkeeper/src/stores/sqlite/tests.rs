@@ -335,7 +335,7 @@ async fn the_log_does_not_grow_without_end() {
 }
 
 #[tokio::test]
-async fn cleaning_removes_only_what_nobody_needs() {
+async fn cleaning_keeps_what_is_still_used() {
     let dir = Dir::new();
     {
         let store = dir.store();

@@ -1,7 +1,7 @@
 //! Waking up when another process hands a lock over, without asking the database again and again.
 //!
-//! Whoever hands over to another keeper touches the database file after the commit. Waiting keepers watch the file's
-//! attributes with inotify, so commits that concern nobody else wake nobody. Where there is no inotify, or no more of
+//! A keeper that hands over to another one touches the database file after the commit. Waiting keepers watch the file's
+//! attributes with inotify, so other commits wake no keeper. Where there is no inotify, or no more of
 //! it to be had, the database is asked every 20 ms while this keeper waits.
 
 use super::worker::Signals;
@@ -50,7 +50,7 @@ impl Watch {
             tokio::select! {
                 event = self.events.recv() => return or_pending(event).await,
                 () = self.signals.changed.notified(), if !armed => {}
-                // A watch is ended by the first sign that finds nobody waiting, since most keepers wait again soon.
+                // The first sign that finds no waiter ends the watch, since most keepers wait again soon.
                 going_on = changed(&self.source), if self.watching => {
                     if !going_on {
                         self.source = Source::Poll;

@@ -87,7 +87,7 @@ impl Worker {
         }
     }
 
-    /// A lone claim on the thread of whoever asks: the answer, and whether it is time to tidy. `None` when it would have
+    /// A lone claim on the caller's own thread: the answer, and whether it is time to tidy. `None` when it would have
     /// to wait, or when it takes more than one statement; then nothing has happened.
     pub(super) fn directly(&mut self, op: &Op) -> Option<(Answer, bool)> {
         if self.look_at_file(&[]).is_err() {
@@ -254,7 +254,7 @@ impl Worker {
     fn tell(&mut self, grants: Vec<(HolderId, crate::store::Grant)>) {
         for (id, grant) in grants {
             if self.told.insert(id, grant.token.get()) != Some(grant.token.get()) {
-                // The store may have been dropped meanwhile; then nobody listens.
+                // The receiver is gone when the store was dropped meanwhile.
                 let _ = self.events.send(Event::Granted(id, grant));
             }
         }
@@ -328,7 +328,7 @@ impl Worker {
         self.clean_at.is_none_or(|at| Instant::now() >= at)
     }
 
-    /// Cleans now and then, when it costs nobody a wait.
+    /// Cleans now and then, when no caller has to wait for it.
     fn clean(&mut self) {
         if !self.wants_cleaning() {
             return;

@@ -1,4 +1,4 @@
-//! Files that are bad, gone, full, busy or somebody else's: each is a typed error with a sentence that helps.
+//! Files that are bad, gone, full, busy or another program's: each is a typed error with a sentence that helps.
 
 use super::*;
 use std::process::Command;
@@ -68,7 +68,7 @@ fn the_file_is_its_owners_alone() {
 }
 
 #[test]
-fn somebody_elses_database_is_left_alone() {
+fn the_database_of_another_program_is_left_alone() {
     let dir = Dir::new();
     dir.sql().execute_batch("CREATE TABLE t (a)").unwrap();
     let before = std::fs::read(dir.file()).unwrap();
@@ -146,7 +146,7 @@ async fn a_damaged_row_fails_its_own_name_only() {
     assert!(e.to_string().contains("'bad'") && e.to_string().contains("damaged"), "{e}");
     assert!(matches!(answers[1], Ok(Attempt::Granted(_))));
     let e = store.list(b"", None).await.unwrap_err();
-    assert!(e.to_string().contains("'bad'"), "whoever lists is told which: {e}");
+    assert!(e.to_string().contains("'bad'"), "the operator is told which name: {e}");
 }
 
 #[tokio::test]
