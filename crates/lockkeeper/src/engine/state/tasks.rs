@@ -185,7 +185,7 @@ impl State {
 
     /// Picks up a grant: the guard's cell. `None` when it was lost before it could be picked up; then the task is back
     /// in line.
-    fn take(&mut self, key: u64, task: u64, spec: &Spec, now: Stamp) -> Option<Arc<Cell>> {
+    pub(super) fn take(&mut self, key: u64, task: u64, spec: &Spec, now: Stamp) -> Option<Arc<Cell>> {
         let entry = self.claims.get_mut(&key)?;
         let Role::Held { hold, grant, since, cell } = &mut entry.role else { return None };
         if now >= hold.deadline() {

@@ -58,7 +58,7 @@ fn a_release_is_repeated_for_as_long_as_the_first_tasks_lease_may_last() {
     assert!(turn.is_none());
     s.leave(task, &first.name, at(0));
     assert!(matches!(s.poll_turn(next, Waker::noop()), Some(Turn::Try(same)) if same == key));
-    s.begin_try(key, &heir, false, HolderId::from_u128(2), at(0));
+    s.begin_try(key, &heir, HolderId::from_u128(2), at(0));
     s.answered(key, next, &heir.name, Err(Error::unavailable("down")), at(0));
     s.round(at(0)).unwrap();
     s.released(key, &Err(Error::unavailable("down")), at(10));
@@ -132,11 +132,11 @@ fn however_many_acquires_are_in_flight_a_sessions_end_ends_them_all() {
 #[test]
 fn a_lease_without_an_end_is_waited_for_like_any_other() {
     for queue in [true, false] {
-        let mut s = State::new(false);
+        let mut s = State::new(queue);
         let spec = spec(30);
         let (task, turn) = s.enter(&spec, at(0));
         let Some(Turn::Try(key)) = turn else { panic!("{turn:?}") };
-        s.begin_try(key, &spec, queue, HolderId::from_u128(1), at(0));
+        s.begin_try(key, &spec, HolderId::from_u128(1), at(0));
         let held = Held { remaining: Some(Duration::MAX), place: Some(1), ..Held::default() };
         assert!(s.answered(key, task, &spec.name, Ok(Attempt::Held(held)), at(0)).is_none());
         let (_, next) = s.round(at(0)).unwrap();
