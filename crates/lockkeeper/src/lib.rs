@@ -55,9 +55,11 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod blocking;
+#[doc(hidden)]
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[doc(hidden)]
 pub mod duration;
 mod engine;
 pub mod error;
@@ -67,11 +69,15 @@ mod keeper;
 mod lane;
 mod lock;
 mod log;
-#[doc(hidden)]
+#[cfg(feature = "internals")]
 pub mod machine;
+#[cfg(not(feature = "internals"))]
+#[allow(unreachable_pub, dead_code, reason = "the models see it all, by the feature `internals`")]
+mod machine;
 mod metrics;
 pub mod name;
 pub mod optimistic;
+mod pass;
 mod redis_slots;
 pub mod register;
 #[doc(hidden)]
@@ -83,19 +89,19 @@ pub mod testing;
 mod text;
 mod timing;
 pub mod token;
-#[cfg(any(feature = "postgres", feature = "transaction-tokio-postgres-0_7"))]
+#[cfg(any(feature = "postgres", feature = "transaction-tokio-postgres-0-7"))]
 pub mod transaction;
 mod url;
 
 pub use engine::Leftover;
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
-pub use guard::{Guard, Lease, State};
-pub use keeper::{Builder, Keeper};
+pub use guard::{Guard, Lease, Phase};
+pub use keeper::{FencedRegister, Keeper, KeeperBuilder};
 pub use lock::Lock;
 pub use name::LockName;
-pub use optimistic::retry_on_conflict;
-pub use register::{Pass, Register};
+pub use pass::{Pass, SharedPass};
+pub use register::Register;
 pub use store::{Guarantee, Held, LossReason, Mode, Note, Store, StoreInfo};
 pub use token::{HolderId, Token};
 
@@ -104,9 +110,11 @@ const _: () = {
     const fn all<T: Send + Sync + 'static>() {}
     all::<Keeper>();
     all::<Lock>();
+    all::<FencedRegister>();
     all::<Guard>();
     all::<Lease>();
     all::<Error>();
+    all::<blocking::FencedRegister>();
     all::<blocking::Keeper>();
     all::<blocking::Lock>();
     all::<blocking::Guard>();
