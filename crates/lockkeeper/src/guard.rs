@@ -253,9 +253,9 @@ impl Lease {
     }
 
     /// Resolves when the last `1/part` of the lease has begun, or the guard has ended: [`ends_within`](Self::ends_within)
-    /// with a margin that follows [`span`](Self::span). A `part` of 0 counts as 1.
+    /// with a margin that follows [`margin_base`](Self::margin_base). A `part` of 0 counts as 1.
     pub async fn last_part(&self, part: u32) {
-        self.ends_within_margin(|| self.cell.span() / part.max(1)).await
+        self.ends_within_margin(|| self.cell.margin_base() / part.max(1)).await
     }
 
     async fn ends_within_margin(&self, margin: impl Fn() -> Duration) {
@@ -302,8 +302,8 @@ impl Lease {
 
     /// What margins are fractions of: the TTL, or `max_hold` when that is shorter, or the shorter lease of a lock that
     /// was handed over and not renewed yet.
-    pub fn span(&self) -> Duration {
-        self.cell.span()
+    pub fn margin_base(&self) -> Duration {
+        self.cell.margin_base()
     }
 
     #[cfg(feature = "testing")]

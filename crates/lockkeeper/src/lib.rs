@@ -31,7 +31,8 @@
 //! | [Consul][consul] | `consul://HOST`, `consuls://HOST` | `consul` | many machines | index of the transaction |
 //!
 //! Default features have the memory store alone. `testing` is for tests of your code, `conformance` for stores of your
-//! own; `fence-…` and `transaction-…` are helpers for one driver each.
+//! own; `fence-…` and `transaction-…` are helpers for one driver each. `internals` opens the machines to this repository's
+//! own models, benchmarks and tests, and may change in any version.
 //!
 //! Read next: what a lock can and cannot promise ([safety]), how a database refuses late writes ([fencing]), what is
 //! simpler than a lock ([when not to lock]), metrics and log events ([operations]), and how to write a store

@@ -77,7 +77,7 @@ impl Supervisor<'_> {
     /// Continues the command and `rest`, if the lease still holds.
     async fn go_on(&mut self, give: bool, rest: &[processes::Process]) {
         // Time has passed without renewals. A stopped tree does no harm, so wait for a renewal until the lease ends.
-        while self.lease.remaining() < self.lease.span() / 3 && !self.max_hold_is_near() {
+        while self.lease.remaining() < self.lease.margin_base() / 3 && !self.max_hold_is_near() {
             if let Phase::Lost(_) = self.lease.phase() {
                 return;
             }
@@ -95,7 +95,7 @@ impl Supervisor<'_> {
 
     /// Near `max_hold` no renewal makes the lease longer, and the loop stops the command as usual.
     fn max_hold_is_near(&self) -> bool {
-        self.max_hold.is_some_and(|max| self.started.elapsed() + self.lease.span() / 3 >= max)
+        self.max_hold.is_some_and(|max| self.started.elapsed() + self.lease.margin_base() / 3 >= max)
     }
 }
 
