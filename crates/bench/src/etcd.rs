@@ -44,7 +44,7 @@ fn runtime() -> Runtime {
 }
 
 async fn keeper(server: &EtcdServer) -> Keeper {
-    Keeper::builder(server.url()).ttl(TTL).connect().await.unwrap()
+    Keeper::builder().ttl(TTL).connect(server.url()).await.unwrap()
 }
 
 fn serial() {

@@ -34,7 +34,7 @@ pub(crate) fn hold(name: &str) {
     let (faults, store) = Faults::wrap(store);
     let renewals = || faults.done(Op::Renew);
     runtime.block_on(async {
-        let keeper = Keeper::builder_for(store).ttl(TTL).connect().await.unwrap();
+        let keeper = Keeper::builder().ttl(TTL).open(store).unwrap();
         let before = resident();
         let mut guards: Vec<Guard> = Vec::with_capacity(LOCKS as usize);
         for i in 0..LOCKS {

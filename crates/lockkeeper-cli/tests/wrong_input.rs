@@ -60,7 +60,7 @@ fn wrong_command_lines() {
         (vec!["run", "-w", "10", "x", "--", "touch", "ran"], 64, "the unit is missing"),
         (vec!["run", "--ttl", "soon", "x", "--", "touch", "ran"], 64, "is not a duration"),
         (vec!["run", "--ttl", "0", "x", "--", "touch", "ran"], 78, "sqlite allows 50ms to 30d"),
-        (vec!["run", "--ttl", "1ms", "x", "--", "touch", "ran"], 78, "a ttl of 1ms is out of range"),
+        (vec!["run", "--ttl", "1ms", "x", "--", "touch", "ran"], 78, "ttl 1ms is out of range"),
         (vec!["run", "--ttl", "1000000000000s", "x", "--", "touch", "ran"], 78, "out of range"),
         (vec!["run", "--max-hold", "0", "x", "--", "touch", "ran"], 78, "max_hold of 0"),
         (vec!["run", "--max-hold", "1ms", "x", "--", "touch", "ran"], 78, "sqlite allows 50ms or more"),

@@ -12,8 +12,8 @@ use std::time::Duration;
 async fn main() -> Result<(), Error> {
     // A clock moved by hand, so that the pause takes no time and always falls in the same place.
     let clock = Clock::new();
-    let alice = Keeper::builder("memory:bank").clock(&clock).connect().await?;
-    let bob = Keeper::builder("memory:bank").clock(&clock).connect().await?;
+    let alice = Keeper::builder().clock(&clock).connect("memory:bank").await?;
+    let bob = Keeper::builder().clock(&clock).connect("memory:bank").await?;
     let balance = Fence::new("account/7", 100)?;
 
     // Alice takes the lock, shows her pass before her first read, and looks once more before she writes.

@@ -5,7 +5,7 @@
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use lockkeeper::Error;
-use lockkeeper::blocking::retry_on_conflict;
+use lockkeeper::blocking::retry;
 use lockkeeper::optimistic::{Retry, Turn};
 use rusqlite::Connection;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn work(file: &Path) -> Result<u32, Error> {
     let connection = open(file).map_err(database)?;
     let mut conflicts = 0;
     for _ in 0..25 {
-        conflicts += retry_on_conflict(&Retry::new().attempts(1000), |attempt| {
+        conflicts += retry(&Retry::new().attempts(1000), |attempt| {
             let read = connection.query_row("SELECT likes, version FROM article WHERE id = 9", [], |row| {
                 Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))
             });

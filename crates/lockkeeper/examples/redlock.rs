@@ -14,7 +14,7 @@ async fn main() -> Result<(), Error> {
         println!("set LOCKKEEPER_STORE to redlock://HOST:PORT,HOST:PORT,HOST:PORT");
         return Ok(());
     };
-    let keeper = Keeper::builder(&url).ttl(Duration::from_secs(10)).label("example").connect().await?;
+    let keeper = Keeper::builder().ttl(Duration::from_secs(10)).label("example").connect(&url).await?;
 
     // Busy and an outage are different things: one means that somebody works, the other that nobody knows.
     match keeper.lock("report").wait(Duration::from_secs(2)).acquire().await {

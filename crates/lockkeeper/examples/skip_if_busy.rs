@@ -9,18 +9,18 @@ use std::time::Duration;
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let first = Keeper::builder("memory:jobs").label("machine 1").connect().await?;
-    let second = Keeper::builder("memory:jobs").label("machine 2").connect().await?;
+    let first = Keeper::builder().label("machine 1").connect("memory:jobs").await?;
+    let second = Keeper::builder().label("machine 2").connect("memory:jobs").await?;
 
     // Being held is not an error: `try_acquire` answers `None`. An outage is an error, so it cannot pass for "busy".
     let Some(guard) = first.lock("nightly-report").try_acquire().await? else { return Ok(()) };
     println!("machine 1: doing the report");
-    match second.lock("nightly-report").try_acquire().await? {
-        Some(_) => unreachable!("machine 1 has it"),
-        None => println!("machine 2: skipped"),
+    match second.lock("nightly-report").try_acquire_or_held().await? {
+        Ok(_) => unreachable!("machine 1 has it"),
+        Err(held) => println!("machine 2: skipped, held by {held}"),
     }
 
-    // Whoever wants to know by whom it is held waits, for a while or not at all, and reads the error.
+    // A caller that waits for a while finds the holder in the error.
     let error = second.lock("nightly-report").wait(Duration::from_millis(50)).acquire().await.expect_err("held");
     assert_eq!(error.kind(), ErrorKind::Busy);
     let label = error.held().and_then(|held| held.holder.as_ref()).map(|who| who.label.clone());

@@ -33,12 +33,12 @@ async fn main() -> Result<(), Error> {
 mod tests {
     use super::*;
     use lockkeeper::testing::{self, Clock};
-    use lockkeeper::{ErrorKind, LossReason, State};
+    use lockkeeper::{ErrorKind, LossReason, Phase};
 
     #[tokio::test]
     async fn a_long_copy_keeps_its_lock_and_a_suspended_one_stops() {
         let clock = Clock::new();
-        let keeper = Keeper::builder("memory:").clock(&clock).connect().await.unwrap();
+        let keeper = Keeper::builder().clock(&clock).connect("memory:").await.unwrap();
         // Three hours of work, renewed all the while; no time passes in the test.
         let long = copy(&keeper, 3, async |_| clock.advance(Duration::from_secs(3600))).await;
         assert_eq!(long.unwrap(), 3);
@@ -51,8 +51,8 @@ mod tests {
     async fn work_stops_when_its_lock_is_broken() {
         let keeper = Keeper::connect("memory:").await.unwrap();
         let guard = keeper.lock("copy").acquire().await.unwrap();
-        testing::lose(&guard.lease(), LossReason::Broken);
-        assert_eq!(guard.state(), State::Lost(LossReason::Broken));
+        testing::lose(guard.lease(), LossReason::Broken);
+        assert_eq!(guard.phase(), Phase::Lost(LossReason::Broken));
         let endless = guard.run(std::future::pending::<()>()).await;
         assert_eq!(endless.unwrap_err().kind(), ErrorKind::Lost);
     }

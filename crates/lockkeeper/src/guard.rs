@@ -5,7 +5,7 @@ use crate::engine::{Alarm, Engine};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper::Inner;
 use crate::name::LockName;
-use crate::register::Pass;
+use crate::pass::{Pass, SharedPass};
 use crate::store::{LossReason, Mode, Release};
 use crate::token::{HolderId, Token};
 use std::fmt;
@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-pub use crate::machine::hold::Phase as State;
+pub use crate::machine::hold::Phase;
+
+const PERMIT_HAS_NO_PASS: &str = "a permit has no pass: its token orders nothing";
 
 /// A held lock. Dropping it releases in the background; [`release`](Self::release) tells whether that worked.
 ///
@@ -34,9 +36,9 @@ impl Guard {
         Self { lease: Lease { cell, engine: keeper.engine.clone() }, key, keeper, done: false }
     }
 
-    /// A read-only view to hand to the work; it does not keep the lock.
-    pub fn lease(&self) -> Lease {
-        self.lease.clone()
+    /// A read-only view; a clone of it can be handed to the work. It does not keep the lock.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
     }
 
     /// The name of the lock.
@@ -54,7 +56,7 @@ impl Guard {
         self.lease.cell.holder
     }
 
-    /// What to show at a fence.
+    /// What an Exclusive holder shows at a fence.
     ///
     /// # Errors
     /// `Unsupported` for Shared and Permit guards: their tokens do not order writes.
@@ -62,9 +64,17 @@ impl Guard {
         self.lease.pass()
     }
 
+    /// What a Shared holder shows at a fence, to read.
+    ///
+    /// # Errors
+    /// `Unsupported` for Exclusive guards, which enter with [`pass`](Self::pass), and for Permit guards.
+    pub fn shared_pass(&self) -> Result<SharedPass> {
+        self.lease.shared_pass()
+    }
+
     /// Where the guard stands, by the clock at this moment.
-    pub fn state(&self) -> State {
-        self.lease.state()
+    pub fn phase(&self) -> Phase {
+        self.lease.phase()
     }
 
     /// How long the lock is certainly held without another renewal; zero when it is lost.
@@ -118,11 +128,11 @@ impl Guard {
         match self.keeper.engine.release(self.key, self.lease.cell.ttl).await? {
             Some(Release::Released) => Ok(()),
             Some(Release::NotHeld) => {
-                Err(Error::new(ErrorKind::Lost, "the store no longer had it when it was released")
+                Err(Error::new(ErrorKind::Lost, "the store no longer had the lock when it was released")
                     .during("release")
                     .for_lock(self.name()))
             }
-            None => Err(self.lease.lost_error("it had ended before it was released:").during("release")),
+            None => Err(self.lease.lost_error("the lock had ended before it was released:").during("release")),
         }
     }
 }
@@ -140,7 +150,7 @@ impl fmt::Debug for Guard {
         f.debug_struct("Guard")
             .field("name", self.name())
             .field("token", &self.token())
-            .field("state", &self.state())
+            .field("phase", &self.phase())
             .finish()
     }
 }
@@ -168,35 +178,50 @@ impl Lease {
         self.cell.mode
     }
 
-    /// The scheme of its store: which numbers its token belongs to.
-    pub(crate) fn scheme(&self) -> &'static str {
-        self.engine.info.scheme
-    }
-
     /// What to show at a fence; see [`Guard::pass`].
     ///
     /// # Errors
     /// `Unsupported` for Shared and Permit guards.
     pub fn pass(&self) -> Result<Pass> {
         match self.cell.mode {
-            Mode::Exclusive => Ok(Pass::new(self.cell.name.clone(), self.cell.token, self.cell.holder)),
-            mode => Err(Error::unsupported(format!("a {mode} lock has no pass: its token does not order writes"))
-                .for_lock(&self.cell.name)),
+            Mode::Exclusive => {
+                let pass = Pass::new(self.cell.name.clone(), self.cell.token, self.cell.holder);
+                Ok(pass.store(self.engine.info.scheme))
+            }
+            Mode::Shared => Err(self.no_pass("a shared lock has no pass to write; shared_pass() lets its holder read")),
+            Mode::Permit { .. } => Err(self.no_pass(PERMIT_HAS_NO_PASS)),
         }
     }
 
+    /// What a Shared holder shows at a fence; see [`Guard::shared_pass`].
+    ///
+    /// # Errors
+    /// `Unsupported` for Exclusive and Permit guards.
+    pub fn shared_pass(&self) -> Result<SharedPass> {
+        match self.cell.mode {
+            Mode::Shared => Ok(SharedPass::new(self.cell.name.clone(), self.cell.token).store(self.engine.info.scheme)),
+            // As a Shared token it would keep the holder's own next Exclusive entry out.
+            Mode::Exclusive => Err(self.no_pass("an exclusive lock has no shared pass; pass() lets its holder in")),
+            Mode::Permit { .. } => Err(self.no_pass(PERMIT_HAS_NO_PASS)),
+        }
+    }
+
+    fn no_pass(&self, text: &str) -> Error {
+        Error::unsupported(text).for_lock(&self.cell.name)
+    }
+
     /// Where the guard stands, by the clock at this moment.
-    pub fn state(&self) -> State {
+    pub fn phase(&self) -> Phase {
         if self.engine.is_forked() {
-            return State::Lost(LossReason::Forked);
+            return Phase::Lost(LossReason::Forked);
         }
         self.cell.phase(&self.engine.clock)
     }
 
     /// How long the lock is certainly held without another renewal; zero when it is lost.
     pub fn remaining(&self) -> Duration {
-        match self.state() {
-            State::Lost(_) => Duration::ZERO,
+        match self.phase() {
+            Phase::Lost(_) => Duration::ZERO,
             _ => self.cell.deadline().since(self.engine.now()),
         }
     }
@@ -206,8 +231,8 @@ impl Lease {
     /// # Errors
     /// `Lost` with the reason.
     pub fn check(&self) -> Result<()> {
-        match self.state() {
-            State::Lost(_) => Err(self.lost_error("the lock is not held any more:")),
+        match self.phase() {
+            Phase::Lost(_) => Err(self.lost_error("the lock is not held any more:")),
             _ => Ok(()),
         }
     }
@@ -228,9 +253,9 @@ impl Lease {
     }
 
     /// Resolves when the last `1/part` of the lease has begun, or the guard has ended: [`ends_within`](Self::ends_within)
-    /// with a margin that follows [`span`](Self::span). A `part` of 0 counts as 1.
+    /// with a margin that follows [`margin_base`](Self::margin_base). A `part` of 0 counts as 1.
     pub async fn last_part(&self, part: u32) {
-        self.ends_within_margin(|| self.cell.span() / part.max(1)).await
+        self.ends_within_margin(|| self.cell.margin_base() / part.max(1)).await
     }
 
     async fn ends_within_margin(&self, margin: impl Fn() -> Duration) {
@@ -243,7 +268,7 @@ impl Lease {
             loop {
                 let at = self.before_deadline(&margin);
                 // Looked at again in the loop: alarms of a keeper that has ended ring at once.
-                if self.engine.now() >= at || matches!(self.cell.told(), State::Lost(_)) {
+                if self.engine.now() >= at || matches!(self.cell.told(), Phase::Lost(_)) {
                     return Poll::Ready(());
                 }
                 // The deadline only ever moves on: an alarm that rings early is set anew.
@@ -277,8 +302,8 @@ impl Lease {
 
     /// What margins are fractions of: the TTL, or `max_hold` when that is shorter, or the shorter lease of a lock that
     /// was handed over and not renewed yet.
-    pub fn span(&self) -> Duration {
-        self.cell.span()
+    pub fn margin_base(&self) -> Duration {
+        self.cell.margin_base()
     }
 
     #[cfg(feature = "testing")]
@@ -287,8 +312,8 @@ impl Lease {
     }
 
     fn lost_error(&self, what: &str) -> Error {
-        let why = match self.state() {
-            State::Lost(reason) => reason.to_string(),
+        let why = match self.phase() {
+            Phase::Lost(reason) => reason.to_string(),
             _ if self.cell.ends_by_max_hold() => "max_hold was about to be reached".to_owned(),
             _ => "its lease was about to end".to_owned(),
         };
@@ -301,7 +326,7 @@ impl fmt::Debug for Lease {
         f.debug_struct("Lease")
             .field("name", self.name())
             .field("token", &self.token())
-            .field("state", &self.state())
+            .field("phase", &self.phase())
             .finish()
     }
 }

@@ -31,7 +31,8 @@
 //! | [Consul][consul] | `consul://HOST`, `consuls://HOST` | `consul` | many machines | index of the transaction |
 //!
 //! Default features have the memory store alone. `testing` is for tests of your code, `conformance` for stores of your
-//! own; `fence-…` and `transaction-…` are helpers for one driver each.
+//! own; `fence-…` and `transaction-…` are helpers for one driver each. `internals` opens the machines to this repository's
+//! own models, benchmarks and tests, and may change in any version.
 //!
 //! Read next: what a lock can and cannot promise ([safety]), how a database refuses late writes ([fencing]), what is
 //! simpler than a lock ([when not to lock]), metrics and log events ([operations]), and how to write a store
@@ -55,9 +56,11 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod blocking;
+#[doc(hidden)]
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[doc(hidden)]
 pub mod duration;
 mod engine;
 pub mod error;
@@ -67,11 +70,15 @@ mod keeper;
 mod lane;
 mod lock;
 mod log;
-#[doc(hidden)]
+#[cfg(feature = "internals")]
 pub mod machine;
+#[cfg(not(feature = "internals"))]
+#[allow(unreachable_pub, dead_code, reason = "the models see it all, by the feature `internals`")]
+mod machine;
 mod metrics;
 pub mod name;
 pub mod optimistic;
+mod pass;
 mod redis_slots;
 pub mod register;
 #[doc(hidden)]
@@ -83,19 +90,19 @@ pub mod testing;
 mod text;
 mod timing;
 pub mod token;
-#[cfg(any(feature = "postgres", feature = "transaction-tokio-postgres-0_7"))]
+#[cfg(any(feature = "postgres", feature = "transaction-tokio-postgres-0-7"))]
 pub mod transaction;
 mod url;
 
 pub use engine::Leftover;
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
-pub use guard::{Guard, Lease, State};
-pub use keeper::{Builder, Keeper};
+pub use guard::{Guard, Lease, Phase};
+pub use keeper::{FencedRegister, Keeper, KeeperBuilder};
 pub use lock::Lock;
 pub use name::LockName;
-pub use optimistic::retry_on_conflict;
-pub use register::{Pass, Register};
+pub use pass::{Pass, SharedPass};
+pub use register::Register;
 pub use store::{Guarantee, Held, LossReason, Mode, Note, Store, StoreInfo};
 pub use token::{HolderId, Token};
 
@@ -104,9 +111,11 @@ const _: () = {
     const fn all<T: Send + Sync + 'static>() {}
     all::<Keeper>();
     all::<Lock>();
+    all::<FencedRegister>();
     all::<Guard>();
     all::<Lease>();
     all::<Error>();
+    all::<blocking::FencedRegister>();
     all::<blocking::Keeper>();
     all::<blocking::Lock>();
     all::<blocking::Guard>();

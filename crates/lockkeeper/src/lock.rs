@@ -19,8 +19,10 @@ pub struct Lock {
     name: Result<LockName>,
     mode: Option<Mode>,
     ttl: Option<Duration>,
-    wait: Option<Duration>,
-    max_hold: Option<Duration>,
+    /// `Some(None)` is a wait without a limit.
+    wait: Option<Option<Duration>>,
+    /// `Some(None)` is no limit.
+    max_hold: Option<Option<Duration>>,
     label: Option<String>,
     /// A contradiction between settings, told when the lock is acquired.
     mistake: Option<&'static str>,
@@ -37,17 +39,18 @@ impl Lock {
         self.mode(Mode::Shared)
     }
 
-    /// Takes one of `limit` permits: a counting semaphore. Everybody must name the same limit.
+    /// Takes one of `limit` permits: a counting semaphore. All holders must name the same limit.
     pub fn permits(self, limit: u32) -> Self {
         self.mode(Mode::Permit { limit })
     }
 
     fn mode(mut self, mode: Mode) -> Self {
         if self.mode.is_some_and(|m| m != mode) {
-            self.mistake = Some("a lock cannot be shared and have permits, or two limits, at once");
+            self.mistake =
+                Some("the lock is asked for in two ways; it is exclusive, shared, or has one limit of permits");
         }
         if mode == (Mode::Permit { limit: 0 }) {
-            self.mistake = Some("a limit of 0 permits would never be granted; it must be at least 1");
+            self.mistake = Some("permits(0) is too few; the limit must be at least 1");
         }
         self.mode = Some(mode);
         self
@@ -61,13 +64,27 @@ impl Lock {
 
     /// How long `acquire` waits; zero means not at all. Default: the keeper's, for ever.
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait);
+        self.wait = Some(Some(wait));
+        self
+    }
+
+    /// Lets `acquire` wait for as long as it takes, also when the keeper has a `wait`. The last of this and
+    /// [`wait`](Self::wait) counts.
+    pub fn wait_forever(mut self) -> Self {
+        self.wait = Some(None);
         self
     }
 
     /// The longest it may be held, counted from the grant; then it is lost and released. Default: the keeper's, none.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.max_hold = Some(max_hold);
+        self.max_hold = Some(Some(max_hold));
+        self
+    }
+
+    /// Lets the lock be held for as long as it is renewed, also when the keeper has a `max_hold`. The last of this and
+    /// [`max_hold`](Self::max_hold) counts.
+    pub fn no_max_hold(mut self) -> Self {
+        self.max_hold = Some(None);
         self
     }
 
@@ -86,7 +103,37 @@ impl Lock {
     /// # Cancellation
     /// Nothing stays behind: a grant that was on its way is given back.
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
-        Ok(self.take(Some(Duration::ZERO)).await?.ok())
+        Ok(self.try_acquire_or_held().await?.ok())
+    }
+
+    /// Takes the lock if it is free; otherwise tells who holds it. Never waits for a holder.
+    ///
+    /// What the store does not know of the holder is `None` in [`Held`]; all of it when another task of this keeper is
+    /// just asking for the lock.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkeeper::Result<()> {
+    /// let keeper = Keeper::builder().label("nightly").connect("memory:").await?;
+    /// let first = keeper.lock("report").acquire().await?;
+    /// match keeper.lock("report").try_acquire_or_held().await? {
+    ///     Ok(guard) => guard.release().await?,
+    ///     Err(held) => println!("skipped: held by {held}"),
+    /// }
+    /// # let held = keeper.lock("report").try_acquire_or_held().await?.unwrap_err();
+    /// # assert_eq!((held.token, held.holder.map(|note| note.label)), (Some(first.token()), Some("nightly".into())));
+    /// # first.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancellation
+    /// As [`try_acquire`](Self::try_acquire).
+    pub async fn try_acquire_or_held(&self) -> Result<Result<Guard, Held>> {
+        Ok(self.take(Some(Duration::ZERO)).await?.map_err(Option::unwrap_or_default))
     }
 
     /// Takes the lock, waiting in line for as long as [`wait`](Self::wait) allows: for ever without one, with a warning
@@ -99,7 +146,7 @@ impl Lock {
     /// # Cancellation
     /// Nothing stays behind; the place in line goes to the next task of this keeper.
     pub async fn acquire(&self) -> Result<Guard> {
-        let wait = self.wait.or(self.keeper.defaults.wait);
+        let wait = self.wait.unwrap_or(self.keeper.defaults.wait);
         self.take(wait).await?.map_err(|held| self.busy(held, wait))
     }
 
@@ -118,7 +165,7 @@ impl Lock {
         E: From<Error>,
     {
         let guard = self.acquire().await?;
-        let outcome = guard.run(work(guard.lease())).await?;
+        let outcome = guard.run(work(guard.lease().clone())).await?;
         if let Err(error) = guard.release().await {
             tracing::warn!(%error, "the work is done, but its lock could not be released");
         }
@@ -147,11 +194,12 @@ impl Lock {
             Mode::Permit { .. } => info.permits,
         };
         if !offered {
-            return Err(Error::unsupported(format!("{} cannot hold a lock as {mode}", info.scheme)).for_lock(&name));
+            let kind = if mode == Mode::Shared { "shared locks" } else { "permits" };
+            return Err(Error::unsupported(format!("{} has no {kind}", info.scheme)).for_lock(&name));
         }
         let ttl = self.ttl.unwrap_or(defaults.ttl);
         check_ttl(ttl, info).map_err(|e| e.for_lock(&name))?;
-        let max_hold = self.max_hold.or(defaults.max_hold);
+        let max_hold = self.max_hold.unwrap_or(defaults.max_hold);
         check_max_hold(max_hold, info).map_err(|e| e.for_lock(&name))?;
         let note = match &self.label {
             Some(label) => Arc::new(note(label).map_err(|e| e.for_lock(&name))?),
@@ -187,7 +235,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_empty_name_is_not_the_prefix() {
-        let keeper = Keeper::builder("memory:").prefix("app/").connect().await.unwrap();
+        let keeper = Keeper::builder().prefix("app/").connect("memory:").await.unwrap();
         assert_eq!(keeper.lock("").acquire().await.unwrap_err().kind(), ErrorKind::InvalidName);
         assert_eq!(keeper.inspect("").await.unwrap_err().kind(), ErrorKind::InvalidName);
         assert_eq!(keeper.break_lock("", Token::MAX).await.unwrap_err().kind(), ErrorKind::InvalidName);

@@ -59,6 +59,7 @@ impl AsRef<[u8]> for LockName {
 
 /// Text that is safe to print: control characters, invisible direction marks, invalid UTF-8 and the backslash itself
 /// become `\xNN` or `\u{NNNN}`, so different bytes always print differently.
+#[doc(hidden)]
 pub fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

@@ -1,7 +1,7 @@
 //! Optimistic concurrency: no lock, but a version that a write demands, and another try when another client was faster.
 //!
 //! It is the cheapest tool where conflicts are rare and the work can be repeated. `UPDATE … WHERE id = 9 AND version =
-//! 4` changes no row when the version is no longer 4. [`retry_on_conflict`] repeats the whole read, compute and write,
+//! 4` changes no row when the version is no longer 4. [`retry`] repeats the whole read, compute and write,
 //! with random pauses that grow, up to a limit.
 
 use crate::error::{Error, ErrorKind, Result};
@@ -87,7 +87,7 @@ struct Course<'a> {
 impl<'a> Course<'a> {
     fn begin(retry: &'a Retry) -> Result<Self> {
         if retry.attempts == 0 {
-            return Err(Error::invalid_config("a retry policy of 0 attempts is not possible; at least 1 is needed"));
+            return Err(Error::invalid_config("0 attempts are too few; a retry policy needs at least 1"));
         }
         Ok(Self { retry, began: Instant::now(), attempt: 1 })
     }
@@ -116,13 +116,13 @@ impl<'a> Course<'a> {
 /// 40001, see [`fence::postgres::is_conflict`](crate::fence::postgres::is_conflict)) is for `act` to turn into one.
 ///
 /// ```
-/// use lockkeeper::optimistic::{Retry, Turn};
+/// use lockkeeper::optimistic::{self, Retry, Turn};
 /// use std::sync::atomic::{AtomicU64, Ordering};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> lockkeeper::Result<()> {
 /// let version = AtomicU64::new(4);
 /// let retry = Retry::new().attempts(5);
-/// let new = lockkeeper::retry_on_conflict(&retry, |_attempt| async {
+/// let new = optimistic::retry(&retry, |_attempt| async {
 ///     let read = version.load(Ordering::SeqCst);
 ///     match version.compare_exchange(read, read + 1, Ordering::SeqCst, Ordering::SeqCst) {
 ///         Ok(_) => Ok::<_, lockkeeper::Error>(Turn::Done(read + 1)),
@@ -140,7 +140,7 @@ impl<'a> Course<'a> {
 ///
 /// # Cancellation
 /// Dropping the future drops the attempt under way. Only the database knows whether a cancelled write took effect.
-pub async fn retry_on_conflict<T, E, F, W>(retry: &Retry, mut act: F) -> Result<T, E>
+pub async fn retry<T, E, F, W>(retry: &Retry, mut act: F) -> Result<T, E>
 where
     F: FnMut(u32) -> W,
     W: Future<Output = Result<Turn<T>, E>>,
@@ -155,7 +155,7 @@ where
     }
 }
 
-/// [`retry_on_conflict`] for code without futures; sleeps on this thread.
+/// [`retry`] for code without futures; sleeps on this thread.
 pub(crate) fn retry_blocking<T, E, F>(retry: &Retry, mut act: F) -> Result<T, E>
 where
     F: FnMut(u32) -> Result<Turn<T>, E>,

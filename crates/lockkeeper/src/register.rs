@@ -1,52 +1,12 @@
 //! Small values kept beside the locks and guarded by a fence: what fenced writes, run-once and elections stand on.
 
+pub use crate::pass::Pass;
+
 use crate::error::{Error, Result};
 use crate::name::LockName;
-use crate::token::{HolderId, Token};
+use crate::token::Token;
 use async_trait::async_trait;
 use std::time::Duration;
-
-/// What a holder shows at a fence: which lock, which grant.
-///
-/// A fence lets it pass on a higher token than it has seen, or on an equal one of the *same* holder.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Pass {
-    /// The lock that was granted.
-    pub lock: LockName,
-    /// The token of the grant.
-    pub token: Token,
-    /// The holder of the grant.
-    pub holder: HolderId,
-}
-
-impl Pass {
-    /// A pass from its parts; a guard makes its own with [`Guard::pass`](crate::Guard::pass).
-    pub fn new(lock: LockName, token: Token, holder: HolderId) -> Self {
-        Self { lock, token, holder }
-    }
-
-    /// Whether a fence that only Exclusive holders enter, and that has seen `seen`, lets this pass through: the rule of
-    /// registers. A fence that Shared holders enter too goes by [`Marks`](crate::fence::Marks).
-    ///
-    /// # Errors
-    /// `InvalidConfig` when the fence belongs to another lock: tokens of different locks do not compare.
-    pub fn clears(&self, key: &LockName, seen: Option<&Pass>) -> Result<bool> {
-        let Some(seen) = seen else { return Ok(true) };
-        compares(key, &seen.lock, &self.lock)?;
-        Ok(self.token > seen.token || (self.token == seen.token && self.holder == seen.holder))
-    }
-}
-
-/// Refuses tokens of a lock other than `guard`, the one that guards `key` so far.
-pub(crate) fn compares(key: &LockName, guard: &LockName, lock: &LockName) -> Result<()> {
-    if guard == lock {
-        return Ok(());
-    }
-    Err(Error::invalid_config(format!(
-        "'{key}' is guarded by lock '{guard}', so a token of lock '{lock}' means nothing there"
-    )))
-}
 
 /// Refuses a value that is too large: what [`Register::write`] begins with.
 ///
@@ -56,7 +16,7 @@ pub fn check_value(value: &[u8]) -> Result<()> {
     if value.len() <= MAX_VALUE {
         return Ok(());
     }
-    Err(Error::invalid_config(format!("a register value has {} bytes; at most {MAX_VALUE} are kept", value.len())))
+    Err(Error::invalid_config(format!("the value has {} bytes; a register keeps at most {MAX_VALUE}", value.len())))
 }
 
 /// The register part of a store: a key, a small value, and the highest pass seen.

@@ -33,6 +33,12 @@ impl Token {
         self.0
     }
 
+    /// The number, as databases have numbers.
+    pub(crate) fn to_i64(self) -> i64 {
+        // Tokens are below 2^53.
+        self.0.cast_signed()
+    }
+
     /// The token after `previous` (0: none yet) on a store whose clock says `clock_us`: `max(previous + 1, clock)`.
     ///
     /// The clock is the floor that keeps tokens rising after a store has lost its data.
@@ -63,6 +69,9 @@ impl fmt::Debug for Token {
 pub struct HolderId(u128);
 
 impl HolderId {
+    /// The id of a holder that is not known; no grant has it.
+    pub const UNKNOWN: Self = Self(0);
+
     /// A fresh id from the operating system's random source.
     ///
     /// # Errors

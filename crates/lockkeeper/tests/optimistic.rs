@@ -4,7 +4,7 @@ mod common;
 
 use common::now;
 use lockkeeper::optimistic::{Retry, Turn};
-use lockkeeper::{Error, ErrorKind, blocking, retry_on_conflict};
+use lockkeeper::{Error, ErrorKind, blocking, optimistic};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -33,7 +33,7 @@ async fn tasks_that_meet_all_get_through() {
         tasks.push(tokio::spawn(async move {
             let retry = quick().attempts(1000);
             for _ in 0..100 {
-                let done = retry_on_conflict(&retry, |attempt| {
+                let done = optimistic::retry(&retry, |attempt| {
                     conflicts.fetch_add(u32::from(attempt > 1), Ordering::SeqCst);
                     add_one(&cell, attempt)
                 });
@@ -53,10 +53,10 @@ async fn tasks_that_meet_all_get_through() {
 #[test]
 fn it_works_without_a_runtime_and_can_be_dropped() {
     let act = |attempt| async move { Ok::<_, Error>(if attempt < 4 { Turn::Conflict } else { Turn::Done(attempt) }) };
-    assert_eq!(now(retry_on_conflict(&quick(), act)).unwrap(), 4);
+    assert_eq!(now(optimistic::retry(&quick(), act)).unwrap(), 4);
     let slow = Retry::new().first_pause(Duration::from_secs(3600)).longest_pause(Duration::from_secs(3600));
     let slow = slow.within(Duration::MAX);
-    let mut waiting = common::Probe::new(retry_on_conflict(&slow, |_| async { Ok::<Turn<()>, Error>(Turn::Conflict) }));
+    let mut waiting = common::Probe::new(optimistic::retry(&slow, |_| async { Ok::<Turn<()>, Error>(Turn::Conflict) }));
     waiting.pend();
     drop(waiting);
 }
@@ -67,13 +67,13 @@ fn it_ends_with_the_attempts_and_passes_errors_on() {
     let shown = recorder.snapshotter();
     metrics::with_local_recorder(&recorder, || {
         let mut tried = 0;
-        let end = blocking::retry_on_conflict(&quick().attempts(5), |_| {
+        let end = blocking::retry(&quick().attempts(5), |_| {
             tried += 1;
             Ok::<Turn<()>, Error>(Turn::Conflict)
         });
         assert_eq!((end.unwrap_err().kind(), tried), (ErrorKind::Busy, 5));
         let mut tried = 0;
-        let end = blocking::retry_on_conflict(&quick(), |_| {
+        let end = blocking::retry(&quick(), |_| {
             tried += 1;
             Err::<Turn<()>, _>(Error::unavailable("the database is away"))
         });

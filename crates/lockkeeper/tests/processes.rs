@@ -2,7 +2,7 @@
 #![cfg(feature = "sqlite")]
 
 use lockkeeper::blocking::{Guard, Keeper};
-use lockkeeper::{LossReason, State};
+use lockkeeper::{LossReason, Phase};
 use std::future::Future;
 use std::process::Command;
 use std::task::{Context, Waker};
@@ -57,11 +57,11 @@ fn act() {
             match fork::fork().unwrap() {
                 fork::Fork::Child => {
                     let lost = guard.lost();
-                    let lease = guard.lease();
+                    let lease = guard.lease().clone();
                     let mut ends = std::pin::pin!(lease.ends_within(Duration::ZERO));
                     let ended = ends.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
                     let states =
-                        format!("{lost:?} {ended} {:?} {:?}", guard.state(), keeper.lock("other").try_acquire().err());
+                        format!("{lost:?} {ended} {:?} {:?}", guard.phase(), keeper.lock("other").try_acquire().err());
                     drop(guard);
                     drop(keeper);
                     write("child", states);
@@ -70,7 +70,7 @@ fn act() {
                 }
                 fork::Fork::Parent(_) => {
                     until(&dir, "go");
-                    let state = if guard.state() == State::Held { "held" } else { "not held" };
+                    let state = if guard.phase() == Phase::Held { "held" } else { "not held" };
                     guard.release().unwrap();
                     write("parent", state.into());
                 }
@@ -148,7 +148,7 @@ fn a_forked_child_has_no_lock_and_does_not_release_its_parents() {
     let dir = TempDir::new();
     let process = role("forks", &dir);
     let child = found(SOON, "the child's words", || dir.read("child"));
-    assert!(child.starts_with(&format!("Forked true {:?}", State::Lost(LossReason::Forked))), "{child}");
+    assert!(child.starts_with(&format!("Forked true {:?}", Phase::Lost(LossReason::Forked))), "{child}");
     assert!(child.contains("forked after the keeper was made"), "{child}");
     let keeper = connect(dir.path());
     assert!(keeper.lock("x").try_acquire().unwrap().is_none(), "the parent still holds it");

@@ -143,7 +143,7 @@ async fn a_server_that_went_away_is_named() {
     let mut keepers = Vec::new();
     for (url, port) in servers {
         // A third of it is what a call may take.
-        let keeper = Keeper::builder(url).ttl(Duration::from_secs(3)).connect().await.expect("connected");
+        let keeper = Keeper::builder().ttl(Duration::from_secs(3)).connect(url).await.expect("connected");
         keepers.push((keeper, port));
     }
     redis.kill();

@@ -3,7 +3,7 @@
 //! they have read stays true until a later Exclusive holder enters.
 
 use lockkeeper::fence::Marks;
-use lockkeeper::{HolderId, Pass, Token};
+use lockkeeper::{HolderId, Pass, SharedPass, Token};
 use stateright::{Model, Property};
 
 /// What ships, or a way to get it wrong.
@@ -152,7 +152,7 @@ impl Fenced {
         let (name, mut marks) = (&*super::NAME, s.fence.clone());
         let pass = pass(holder, token);
         let admitted = if self.is_shared(holder) {
-            let admitted = marks.enter_shared(name, name, pass.token).expect("one lock");
+            let admitted = marks.enter_shared(name, &SharedPass::new(name.clone(), pass.token)).expect("one lock");
             match self.variant {
                 Variant::SharedUnmarked => marks = s.fence.clone(),
                 // Raises the mark only to the token below, so that an equal token passes. Below the first token there
@@ -160,7 +160,7 @@ impl Fenced {
                 Variant::EqualPasses => {
                     marks = s.fence.clone();
                     if let Ok(below) = Token::new(token - 1) {
-                        marks.enter_shared(name, name, below).expect("one lock");
+                        marks.enter_shared(name, &SharedPass::new(name.clone(), below)).expect("one lock");
                     }
                 }
                 _ => {}

@@ -37,7 +37,7 @@ async fn updates(conn: &mut Conn) -> f64 {
 
 async fn hold(server: &MysqlServer) -> (f64, f64, usize) {
     let mut look = open(server).await;
-    let keeper = Keeper::builder(server.url()).ttl(TTL).connect().await.unwrap();
+    let keeper = Keeper::builder().ttl(TTL).connect(server.url()).await.unwrap();
     let mut taking = Vec::with_capacity(LOCKS);
     for i in 0..LOCKS {
         let lock = keeper.lock(format!("orders/{i:06}"));

@@ -36,7 +36,7 @@ fn commits(server: &PostgresServer) -> f64 {
 }
 
 async fn hold(server: &PostgresServer) -> (f64, f64, usize) {
-    let keeper = Keeper::builder(server.url()).ttl(TTL).connect().await.unwrap();
+    let keeper = Keeper::builder().ttl(TTL).connect(server.url()).await.unwrap();
     let mut taking = Vec::with_capacity(LOCKS);
     for i in 0..LOCKS {
         let lock = keeper.lock(format!("orders/{i:06}"));

@@ -41,7 +41,7 @@ fn server_cpu(server: &RedisServer) -> f64 {
 }
 
 async fn hold(server: &RedisServer, names: &[String]) -> (f64, f64, u64, usize) {
-    let keeper = Keeper::builder(server.url()).ttl(TTL).connect().await.unwrap();
+    let keeper = Keeper::builder().ttl(TTL).connect(server.url()).await.unwrap();
     let before = resident();
     let mut guards: Vec<Guard> = Vec::with_capacity(LOCKS);
     for name in names {

@@ -90,7 +90,7 @@ pub(super) fn run() {
     let hosts: Vec<String> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
     let runtime = runtime();
     let url = format!("redlock://{}?max_ttl=5s", hosts.join(","));
-    let keeper = runtime.block_on(Keeper::builder(&url).ttl(Duration::from_secs(5)).connect()).unwrap();
+    let keeper = runtime.block_on(Keeper::builder().ttl(Duration::from_secs(5)).connect(&url)).unwrap();
     // Servers that have just started do not count yet: they may have forgotten a lock.
     testkit::eventually(testkit::SOON, "the servers count", || {
         runtime.block_on(keeper.lock("first").try_acquire()).is_ok()

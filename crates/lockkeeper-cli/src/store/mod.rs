@@ -12,8 +12,8 @@ pub(crate) use redact::{for_child, has_secret};
 
 use crate::exit::Failure;
 use crate::output;
+use lockkeeper::Keeper;
 use lockkeeper::name::escape;
-use lockkeeper::{Builder, Keeper};
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -40,11 +40,6 @@ impl Chosen {
     /// The URL, with its secret.
     pub(crate) fn url(&self) -> &str {
         &self.url
-    }
-
-    /// Settings for a connection.
-    pub(crate) fn builder(&self) -> Builder {
-        Keeper::builder(&self.url)
     }
 
     /// A connection for operators' commands.

@@ -15,7 +15,7 @@ use std::time::Duration;
 async fn keeper(subject: &dyn Subject, ttl: impl Fn(&StoreInfo) -> Duration) -> Keeper {
     let store = subject.open().await;
     let ttl = ttl(&store.info());
-    Keeper::builder_for(store).ttl(ttl).connect().await.expect("a keeper")
+    Keeper::builder().ttl(ttl).open(store).expect("a keeper")
 }
 
 /// Takes the lock within what a crashed holder may cost.

@@ -130,7 +130,7 @@ impl Cell {
 
     /// The time that margins are fractions of. A `max_hold` shorter than the TTL is the real end. A lease that was
     /// handed over is short until it is renewed.
-    pub(crate) fn span(&self) -> Duration {
+    pub(crate) fn margin_base(&self) -> Duration {
         let (lease, end) = self.first;
         let lease = if self.deadline() == end { lease.min(self.ttl) } else { self.ttl };
         self.max_end.map_or(lease, |end| end.since(self.since).min(lease))

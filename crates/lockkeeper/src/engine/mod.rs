@@ -193,7 +193,7 @@ impl Engine {
         self.with_state(|s| s.force(holder, reason, self.clock.now()));
     }
 
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "internals")]
     pub(crate) fn leftovers(&self) -> crate::testing::Leftovers {
         self.lock().leftovers()
     }
@@ -204,9 +204,9 @@ impl Engine {
         self.drained_async.notify_waiters();
     }
 
-    /// The last handle was dropped: waits at most `linger` for releases under way. The thread goes on until they are
+    /// The last handle was dropped: waits at most `drop_timeout` for releases under way. The thread goes on until they are
     /// settled.
-    pub(crate) fn retire(&self, linger: Duration) {
+    pub(crate) fn retire(&self, drop_timeout: Duration) {
         if self.is_forked() {
             return;
         }
@@ -218,7 +218,7 @@ impl Engine {
         }
         let state = self.lock();
         let busy = |s: &mut State| s.life != Life::Dead && !s.stopped && s.left().1 > 0;
-        drop(self.drained.wait_timeout_while(state, linger, busy));
+        drop(self.drained.wait_timeout_while(state, drop_timeout, busy));
     }
 
     /// Refuses new claims, waits up to `limit` for guards and releases, then ends the remaining guards.

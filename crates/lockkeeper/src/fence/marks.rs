@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::name::LockName;
-use crate::register::{Pass, compares};
+use crate::pass::{Pass, SharedPass, compares};
 use crate::token::Token;
 
 /// What a fence remembers: the highest Exclusive grant and the highest Shared token that have entered.
@@ -16,13 +16,13 @@ use crate::token::Token;
 ///
 /// ```
 /// use lockkeeper::fence::Marks;
-/// use lockkeeper::{HolderId, LockName, Pass, Token};
+/// use lockkeeper::{HolderId, LockName, Pass, SharedPass, Token};
 /// # fn main() -> lockkeeper::Result<()> {
 /// let lock = LockName::new("stock")?;
 /// let alice = Pass::new(lock.clone(), Token::new(33)?, HolderId::from_u128(1));
 /// let mut marks = Marks::default();
 /// assert!(marks.enter(&lock, &alice)?);
-/// assert!(marks.enter_shared(&lock, &lock, Token::new(34)?)?);
+/// assert!(marks.enter_shared(&lock, &SharedPass::new(lock.clone(), Token::new(34)?))?);
 /// assert!(!marks.enter(&lock, &alice)?, "a later Shared holder reads");
 /// # Ok(())
 /// # }
@@ -49,11 +49,12 @@ impl Marks {
         Ok(true)
     }
 
-    /// Lets a Shared holder of `lock` in, or answers `false`: it is stale. `key` is for the sentence of an error.
+    /// Lets a Shared holder in, or answers `false`: it is stale. `key` is for the sentence of an error.
     ///
     /// # Errors
     /// `InvalidConfig` when the fence belongs to another lock: tokens of different locks do not compare.
-    pub fn enter_shared(&mut self, key: &LockName, lock: &LockName, token: Token) -> Result<bool> {
+    pub fn enter_shared(&mut self, key: &LockName, pass: &SharedPass) -> Result<bool> {
+        let (lock, token) = (&pass.lock, pass.token);
         let guard = self.exclusive.as_ref().map(|pass| &pass.lock).or(self.shared.as_ref().map(|(lock, _)| lock));
         if let Some(guard) = guard {
             compares(key, guard, lock)?;

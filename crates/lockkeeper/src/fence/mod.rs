@@ -2,27 +2,26 @@
 //!
 //! - [`Fence`]: a value in this process.
 //! - [`postgres`], [`mysql`], [`sqlite`]: rows of your own database. The texts need no driver; a feature named after a
-//!   driver and its version (`fence-tokio-postgres-0_7`, `fence-mysql_async-0_37`, `fence-rusqlite-0_41`) adds `enter`.
+//!   driver and its version (`fence-tokio-postgres-0-7`, `fence-mysql-async-0-37`, `fence-rusqlite-0-41`) adds `enter`.
 //! - [`redis`]: a plain string in Redis; `fence-redis-1` adds `enter` and `write`.
 //!
-//! One rule holds for every fence: **enter before the first read** of the protected work. `docs/fencing.md` says why.
+//! A holder shows its [`Pass`], a Shared holder its [`SharedPass`]. One rule holds for every fence: **enter before the
+//! first read** of the protected work. `docs/fencing.md` says why.
 
-mod entrant;
 mod marks;
 pub mod mysql;
 pub mod postgres;
 pub mod redis;
+mod refusal;
 pub mod sqlite;
 
-pub use entrant::{Entrant, FenceError, Refusal};
 pub use marks::Marks;
+pub use refusal::{FenceError, Refusal};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::Lease;
 use crate::metrics;
 use crate::name::LockName;
-use crate::register::Pass;
-use crate::store::Mode;
+use crate::pass::{Pass, SharedPass};
 use crate::token::Token;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -52,11 +51,11 @@ pub fn is_stale(error: &(dyn std::error::Error + 'static)) -> bool {
 
 /// The drivers' own errors, and those of their `enter`.
 const OF_DRIVERS: &[fn(&(dyn std::error::Error + 'static)) -> bool] = &[
-    #[cfg(feature = "fence-tokio-postgres-0_7")]
+    #[cfg(feature = "fence-tokio-postgres-0-7")]
     postgres::says_stale,
-    #[cfg(feature = "fence-mysql_async-0_37")]
+    #[cfg(feature = "fence-mysql-async-0-37")]
     mysql::says_stale,
-    #[cfg(feature = "fence-rusqlite-0_41")]
+    #[cfg(feature = "fence-rusqlite-0-41")]
     sqlite::says_stale,
     #[cfg(feature = "fence-redis-1")]
     redis::says_stale,
@@ -110,23 +109,12 @@ impl<T> Fence<T> {
     /// Reads the value under a Shared lock: passes unless a later Exclusive holder has entered, and keeps every earlier
     /// one out from now on. Shared holders do not keep each other out.
     ///
-    /// An Exclusive holder may read with it too; it then enters as an Exclusive holder.
-    ///
     /// # Errors
     /// `Stale` when a later Exclusive holder has entered. `InvalidConfig` when the fence belongs to another lock.
-    /// `Unsupported` for permits, whose tokens have no order.
-    pub fn enter_shared<R>(&self, lease: &Lease, act: impl FnOnce(&T) -> R) -> Result<R> {
+    pub fn enter_shared<R>(&self, pass: &SharedPass, act: impl FnOnce(&T) -> R) -> Result<R> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let passes = match lease.mode() {
-            Mode::Exclusive => inner.0.enter(&self.name, &lease.pass()?)?,
-            Mode::Shared => inner.0.enter_shared(&self.name, lease.name(), lease.token())?,
-            Mode::Permit { .. } => {
-                let text = "a permit cannot pass a fence: tokens of permits have no order";
-                return Err(Error::unsupported(text).for_lock(lease.name()));
-            }
-        };
-        if !passes {
-            return Err(self.stale(lease.token(), &inner.0));
+        if !inner.0.enter_shared(&self.name, pass)? {
+            return Err(self.stale(pass.token, &inner.0));
         }
         Ok(act(&inner.1))
     }

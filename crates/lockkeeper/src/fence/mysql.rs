@@ -8,9 +8,11 @@
 //!
 //! An error does not abort a transaction here: after a refusal, roll back.
 
+#[cfg(feature = "fence-mysql-async-0-37")]
+use super::FenceError;
 use super::Refusal;
-#[cfg(feature = "fence-mysql_async-0_37")]
-use super::{Entrant, FenceError};
+#[cfg(feature = "fence-mysql-async-0-37")]
+use crate::pass::{Pass, SharedPass};
 
 /// Creates the table and the procedures in the current database; a script for the `mysql` or `mariadb` program. A driver
 /// runs [`install_statements`] instead.
@@ -75,30 +77,48 @@ pub fn is_conflict(errno: u16) -> bool {
 ///
 /// # Cancellation
 /// Roll the transaction back: it may or may not have entered.
-#[cfg(feature = "fence-mysql_async-0_37")]
+#[cfg(feature = "fence-mysql-async-0-37")]
 pub async fn enter(
     transaction: &mut mysql_async::Transaction<'_>,
     resource: &str,
-    entrant: &Entrant,
+    pass: &Pass,
 ) -> Result<(), FenceError<mysql_async::Error>> {
     use mysql_async::prelude::Queryable;
-    let (token, store) = (entrant.number(), entrant.store_name());
-    let entered = if entrant.is_shared() {
-        transaction.exec_drop(ENTER_SHARED_SQL, (resource, token, store)).await
-    } else {
-        transaction.exec_drop(ENTER_SQL, (resource, token, entrant.holder_hex(), store)).await
-    };
-    match entered {
-        Ok(()) => Ok(()),
-        Err(mysql_async::Error::Server(error)) => match refusal(&error.state) {
-            Some(refusal) => Err(FenceError::refused("mysql", refusal, error.message)),
-            None => Err(FenceError::Driver(mysql_async::Error::Server(error))),
+    let parameters = (resource, pass.number(), pass.holder_hex(), pass.store_name());
+    transaction.exec_drop(ENTER_SQL, parameters).await.map_err(refused)
+}
+
+/// Enters the fence of a resource as a Shared holder, who may only read; see [`enter`].
+///
+/// # Errors
+/// `Refused` when a later Exclusive holder has entered: roll the transaction back, it is still open. Else the driver's
+/// error.
+///
+/// # Cancellation
+/// Roll the transaction back: it may or may not have entered.
+#[cfg(feature = "fence-mysql-async-0-37")]
+pub async fn enter_shared(
+    transaction: &mut mysql_async::Transaction<'_>,
+    resource: &str,
+    pass: &SharedPass,
+) -> Result<(), FenceError<mysql_async::Error>> {
+    use mysql_async::prelude::Queryable;
+    let parameters = (resource, pass.number(), pass.store_name());
+    transaction.exec_drop(ENTER_SHARED_SQL, parameters).await.map_err(refused)
+}
+
+#[cfg(feature = "fence-mysql-async-0-37")]
+fn refused(error: mysql_async::Error) -> FenceError<mysql_async::Error> {
+    match error {
+        mysql_async::Error::Server(error) => match refusal(&error.state) {
+            Some(refusal) => FenceError::refused("mysql", refusal, error.message),
+            None => FenceError::Driver(mysql_async::Error::Server(error)),
         },
-        Err(error) => Err(FenceError::Driver(error)),
+        error => FenceError::Driver(error),
     }
 }
 
-#[cfg(feature = "fence-mysql_async-0_37")]
+#[cfg(feature = "fence-mysql-async-0-37")]
 pub(super) fn says_stale(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<FenceError<mysql_async::Error>>().is_some_and(FenceError::is_stale)
         || error

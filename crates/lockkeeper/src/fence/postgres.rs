@@ -7,9 +7,11 @@
 //!
 //! `docs/fencing.md` has the code in other languages.
 
+#[cfg(feature = "fence-tokio-postgres-0-7")]
+use super::FenceError;
 use super::Refusal;
-#[cfg(feature = "fence-tokio-postgres-0_7")]
-use super::{Entrant, FenceError};
+#[cfg(feature = "fence-tokio-postgres-0-7")]
+use crate::pass::{Pass, SharedPass};
 
 /// Creates the table and the functions in the current schema; a script for `psql` or a driver's simple query.
 pub const INSTALL_SQL: &str = include_str!("sql/postgres.sql");
@@ -54,32 +56,48 @@ pub fn is_conflict(sqlstate: &str) -> bool {
 ///
 /// # Cancellation
 /// Roll the transaction back: it may or may not have entered.
-#[cfg(feature = "fence-tokio-postgres-0_7")]
+#[cfg(feature = "fence-tokio-postgres-0-7")]
 pub async fn enter(
     transaction: &tokio_postgres::Transaction<'_>,
     resource: &str,
-    entrant: &Entrant,
+    pass: &Pass,
 ) -> Result<(), FenceError<tokio_postgres::Error>> {
     use tokio_postgres::types::Type;
-    let (token, store) = (entrant.number(), entrant.store_name());
-    let entered = if entrant.is_shared() {
-        let parameters: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)] =
-            &[(&resource, Type::TEXT), (&token, Type::INT8), (&store, Type::TEXT)];
-        transaction.query_typed(ENTER_SHARED_SQL, parameters).await
-    } else {
-        let holder = entrant.holder_hex();
-        let parameters: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)] =
-            &[(&resource, Type::TEXT), (&token, Type::INT8), (&holder, Type::TEXT), (&store, Type::TEXT)];
-        transaction.query_typed(ENTER_SQL, parameters).await
-    };
-    let Err(error) = entered else { return Ok(()) };
+    let (token, holder, store) = (pass.number(), pass.holder_hex(), pass.store_name());
+    let parameters: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)] =
+        &[(&resource, Type::TEXT), (&token, Type::INT8), (&holder, Type::TEXT), (&store, Type::TEXT)];
+    transaction.query_typed(ENTER_SQL, parameters).await.map(drop).map_err(refused)
+}
+
+/// Enters the fence of a resource as a Shared holder, who may only read; see [`enter`].
+///
+/// # Errors
+/// `Refused` when a later Exclusive holder has entered; the transaction is then aborted. Else the driver's error.
+///
+/// # Cancellation
+/// Roll the transaction back: it may or may not have entered.
+#[cfg(feature = "fence-tokio-postgres-0-7")]
+pub async fn enter_shared(
+    transaction: &tokio_postgres::Transaction<'_>,
+    resource: &str,
+    pass: &SharedPass,
+) -> Result<(), FenceError<tokio_postgres::Error>> {
+    use tokio_postgres::types::Type;
+    let (token, store) = (pass.number(), pass.store_name());
+    let parameters: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)] =
+        &[(&resource, Type::TEXT), (&token, Type::INT8), (&store, Type::TEXT)];
+    transaction.query_typed(ENTER_SHARED_SQL, parameters).await.map(drop).map_err(refused)
+}
+
+#[cfg(feature = "fence-tokio-postgres-0-7")]
+fn refused(error: tokio_postgres::Error) -> FenceError<tokio_postgres::Error> {
     match error.as_db_error().and_then(|e| Some((refusal(e.code().code())?, e.message().to_owned()))) {
-        Some((refusal, message)) => Err(FenceError::refused("postgres", refusal, message)),
-        None => Err(FenceError::Driver(error)),
+        Some((refusal, message)) => FenceError::refused("postgres", refusal, message),
+        None => FenceError::Driver(error),
     }
 }
 
-#[cfg(feature = "fence-tokio-postgres-0_7")]
+#[cfg(feature = "fence-tokio-postgres-0-7")]
 pub(super) fn says_stale(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<FenceError<tokio_postgres::Error>>().is_some_and(FenceError::is_stale)
         || error

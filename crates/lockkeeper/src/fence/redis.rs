@@ -2,7 +2,7 @@
 //!
 //! The value is your own key, which every client can read. Its fence is a hash beside it ([`fence_key`]). Redis keeps
 //! the fence for 25 hours after the last Exclusive entry or write, or the last Shared entry that raised its mark. Enter
-//! before the first read, then write with the same entrant:
+//! before the first read, then write with the same pass:
 //!
 //! | | `EVAL` [`SCRIPT`] `2 KEY FENCE_KEY …` | answers |
 //! |---|---|---|
@@ -12,9 +12,11 @@
 //!
 //! HOLDER, STORE and TTL_MS may be empty. A refusal is an error whose first word is `LK001`, `LK002` or `LK003`.
 
+#[cfg(feature = "fence-redis-1")]
+use super::FenceError;
 use super::Refusal;
 #[cfg(feature = "fence-redis-1")]
-use super::{Entrant, FenceError};
+use crate::pass::{Pass, SharedPass};
 use crate::redis_slots::companion;
 use std::time::Duration;
 
@@ -52,16 +54,33 @@ pub fn is_stale(code: &str) -> bool {
 pub async fn enter(
     connection: &mut (impl redis::aio::ConnectionLike + Send),
     key: impl AsRef<[u8]>,
-    entrant: &Entrant,
+    pass: &Pass,
 ) -> Result<Option<Vec<u8>>, FenceError<redis::RedisError>> {
-    let kind = if entrant.is_shared() { "shared" } else { "enter" };
-    script().prepare_invoke_for(key.as_ref(), kind, entrant).invoke_async(connection).await.map_err(map_err)
+    script().call(key.as_ref(), "enter", pass).invoke_async(connection).await.map_err(map_err)
+}
+
+/// Enters the fence of a key as a Shared holder and reads its value, in one step. A Shared holder may not write.
+///
+/// # Errors
+/// `Refused` when a later Exclusive holder has entered. Else the driver's error.
+///
+/// # Cancellation
+/// It may or may not have entered; enter again.
+#[cfg(feature = "fence-redis-1")]
+pub async fn enter_shared(
+    connection: &mut (impl redis::aio::ConnectionLike + Send),
+    key: impl AsRef<[u8]>,
+    pass: &SharedPass,
+) -> Result<Option<Vec<u8>>, FenceError<redis::RedisError>> {
+    let script = script();
+    let call = script.call_as(key.as_ref(), "shared", (pass.number(), "", pass.store_name()));
+    call.invoke_async(connection).await.map_err(map_err)
 }
 
 /// Writes a value unless a later holder was here, in one step. `ttl` of `None` keeps it; the fence outlives it.
 ///
 /// # Errors
-/// `Refused` when the token is stale; `Invalid` for a Shared entrant, who may only read. Else the driver's error.
+/// `Refused` when the token is stale. Else the driver's error.
 ///
 /// # Cancellation
 /// It may or may not have been written. Wait for an answer before the next write: a late repeat would undo it.
@@ -69,17 +88,14 @@ pub async fn enter(
 pub async fn write(
     connection: &mut (impl redis::aio::ConnectionLike + Send),
     key: impl AsRef<[u8]>,
-    entrant: &Entrant,
+    pass: &Pass,
     value: impl AsRef<[u8]>,
     ttl: Option<Duration>,
 ) -> Result<(), FenceError<redis::RedisError>> {
-    if entrant.is_shared() {
-        return Err(FenceError::refused("redis", Refusal::Invalid, "LK003 a Shared holder may read and not write"));
-    }
     // A TTL below a millisecond must not become "none" or an error of the server's.
     let ttl = ttl.map_or_else(String::new, |ttl| ttl.as_millis().max(1).to_string());
     let script = script();
-    let mut call = script.prepare_invoke_for(key.as_ref(), "write", entrant);
+    let mut call = script.call(key.as_ref(), "write", pass);
     call.arg(value.as_ref()).arg(ttl);
     call.invoke_async::<()>(connection).await.map_err(map_err)
 }
@@ -94,10 +110,15 @@ fn script() -> Fencing {
 
 #[cfg(feature = "fence-redis-1")]
 impl Fencing {
-    fn prepare_invoke_for(&self, key: &[u8], kind: &str, entrant: &Entrant) -> redis::ScriptInvocation<'_> {
+    fn call(&self, key: &[u8], kind: &str, pass: &Pass) -> redis::ScriptInvocation<'_> {
+        self.call_as(key, kind, (pass.number(), &pass.holder_hex().unwrap_or_default(), pass.store_name()))
+    }
+
+    /// `shown` is the token, the holder or "", and the store.
+    fn call_as(&self, key: &[u8], kind: &str, shown: (i64, &str, Option<&str>)) -> redis::ScriptInvocation<'_> {
+        let (token, holder, store) = shown;
         let mut call = self.0.prepare_invoke();
-        call.key(key).key(fence_key(key)).arg(kind).arg(entrant.number());
-        call.arg(entrant.holder_hex().unwrap_or_default()).arg(entrant.store_name().unwrap_or_default());
+        call.key(key).key(fence_key(key)).arg(kind).arg(token).arg(holder).arg(store.unwrap_or_default());
         call.arg(LIFE.as_millis().to_string());
         call
     }

@@ -6,9 +6,11 @@
 //!
 //! An error does not end a transaction here: after a refusal, roll back.
 
+#[cfg(feature = "fence-rusqlite-0-41")]
+use super::FenceError;
 use super::Refusal;
-#[cfg(feature = "fence-rusqlite-0_41")]
-use super::{Entrant, FenceError};
+#[cfg(feature = "fence-rusqlite-0-41")]
+use crate::pass::{Pass, SharedPass};
 
 /// Creates the table, the views and their triggers; a script for `sqlite3` or a driver's batch.
 pub const INSTALL_SQL: &str = include_str!("sql/sqlite.sql");
@@ -50,28 +52,42 @@ pub fn is_conflict(code: i32) -> bool {
 ///
 /// # Errors
 /// `Refused` when the token is stale: roll the transaction back, it is still open. Else the driver's error.
-#[cfg(feature = "fence-rusqlite-0_41")]
+#[cfg(feature = "fence-rusqlite-0-41")]
 pub fn enter(
     transaction: &rusqlite::Transaction<'_>,
     resource: &str,
-    entrant: &Entrant,
+    pass: &Pass,
 ) -> Result<(), FenceError<rusqlite::Error>> {
-    let (token, store) = (entrant.number(), entrant.store_name());
-    let entered = if entrant.is_shared() {
-        transaction.execute(ENTER_SHARED_SQL, (resource, token, store))
-    } else {
-        transaction.execute(ENTER_SQL, (resource, token, entrant.holder_hex(), store))
-    };
-    match entered {
-        Ok(_) => Ok(()),
-        Err(rusqlite::Error::SqliteFailure(_, Some(message))) if refusal(&message).is_some() => {
-            Err(FenceError::refused("sqlite", refusal(&message).unwrap_or(Refusal::Stale), message))
+    let parameters = (resource, pass.number(), pass.holder_hex(), pass.store_name());
+    transaction.execute(ENTER_SQL, parameters).map(drop).map_err(refused)
+}
+
+/// Enters the fence of a resource as a Shared holder, who may only read; see [`enter`].
+///
+/// # Errors
+/// `Refused` when a later Exclusive holder has entered: roll the transaction back, it is still open. Else the driver's
+/// error.
+#[cfg(feature = "fence-rusqlite-0-41")]
+pub fn enter_shared(
+    transaction: &rusqlite::Transaction<'_>,
+    resource: &str,
+    pass: &SharedPass,
+) -> Result<(), FenceError<rusqlite::Error>> {
+    let parameters = (resource, pass.number(), pass.store_name());
+    transaction.execute(ENTER_SHARED_SQL, parameters).map(drop).map_err(refused)
+}
+
+#[cfg(feature = "fence-rusqlite-0-41")]
+fn refused(error: rusqlite::Error) -> FenceError<rusqlite::Error> {
+    match error {
+        rusqlite::Error::SqliteFailure(_, Some(message)) if refusal(&message).is_some() => {
+            FenceError::refused("sqlite", refusal(&message).unwrap_or(Refusal::Stale), message)
         }
-        Err(error) => Err(FenceError::Driver(error)),
+        error => FenceError::Driver(error),
     }
 }
 
-#[cfg(feature = "fence-rusqlite-0_41")]
+#[cfg(feature = "fence-rusqlite-0-41")]
 pub(super) fn says_stale(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<FenceError<rusqlite::Error>>().is_some_and(FenceError::is_stale)
         || error

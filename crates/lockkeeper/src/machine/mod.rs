@@ -3,7 +3,7 @@
 //! - `hold` one guard; `queue` the tasks of one name in one keeper: the engine runs both.
 //! - `slot` one name in a store that keeps it as data: memory and SQLite. `quorum` what a majority of servers decides.
 //!
-//! Public so that the model checker checks what ships; not part of the stable interface.
+//! The feature `internals` makes it public, so that the model checker checks what ships.
 
 pub mod hold;
 pub mod queue;

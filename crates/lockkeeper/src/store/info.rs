@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use std::time::Duration;
 
-/// How strong a store's mutual exclusion is, weakest first: what [`require`](crate::Builder::require) compares.
+/// How strong a store's mutual exclusion is, weakest first: what [`require`](crate::KeeperBuilder::require) compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Guarantee {

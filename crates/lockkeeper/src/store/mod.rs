@@ -10,6 +10,7 @@ mod event;
 mod info;
 mod record;
 
+pub use crate::clock::Stamp;
 pub use crate::machine::slot;
 pub use answers::{Attempt, Break, Grant, Held, LossReason, Release, Renewal};
 pub use claim::{Claim, Mode, Note};

@@ -2,20 +2,20 @@
 //!
 //! ```
 //! use lockkeeper::testing::{self, Clock};
-//! use lockkeeper::{Keeper, LossReason, State};
+//! use lockkeeper::{Keeper, LossReason, Phase};
 //! use std::time::Duration;
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> lockkeeper::Result<()> {
 //! let clock = Clock::new();
-//! let keeper = Keeper::builder("memory:").clock(&clock).connect().await?;
+//! let keeper = Keeper::builder().clock(&clock).connect("memory:").await?;
 //! let guard = keeper.lock("job").acquire().await?;
 //! clock.advance(Duration::from_secs(3600)); // renewed all the while
-//! assert_eq!(guard.state(), State::Held);
+//! assert_eq!(guard.phase(), Phase::Held);
 //! clock.suspend(Duration::from_secs(60)); // nothing ran meanwhile, as when a laptop sleeps
-//! assert_eq!(guard.state(), State::Lost(LossReason::Expired));
+//! assert_eq!(guard.phase(), Phase::Lost(LossReason::Expired));
 //!
 //! let guard = keeper.lock("other").acquire().await?;
-//! testing::lose(&guard.lease(), LossReason::Broken);
+//! testing::lose(guard.lease(), LossReason::Broken);
 //! assert_eq!(guard.lost().await, LossReason::Broken);
 //! # Ok(())
 //! # }
@@ -33,6 +33,7 @@ pub use faults::{Faults, FaultyStore, Op};
 pub use listener::Listener;
 
 use crate::guard::Lease;
+#[cfg(feature = "internals")]
 use crate::keeper::Keeper;
 use crate::store::LossReason;
 use crate::stores::memory::MemoryStore;
@@ -49,7 +50,7 @@ pub fn memory(clock: &Clock) -> MemoryStore {
 }
 
 /// How much a keeper remembers at this moment; all zero when nothing is held, asked for or on its way.
-#[doc(hidden)]
+#[cfg(feature = "internals")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
     /// Names with a local queue.
@@ -65,7 +66,7 @@ pub struct Leftovers {
 }
 
 /// What `keeper` remembers at this moment.
-#[doc(hidden)]
+#[cfg(feature = "internals")]
 pub fn leftovers(keeper: &Keeper) -> Leftovers {
     keeper.inner.engine.leftovers()
 }

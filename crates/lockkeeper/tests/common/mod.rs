@@ -6,7 +6,7 @@ pub mod odd;
 use lockkeeper::store::Record;
 use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::testing::{self, Clock, Faults, Leftovers};
-use lockkeeper::{Builder, Keeper};
+use lockkeeper::{Keeper, KeeperBuilder, Store};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,14 +40,19 @@ impl Bench {
         Self { store: testing::memory(&clock), clock }
     }
 
-    pub fn builder(&self) -> (Faults, Builder) {
+    pub fn builder(&self) -> KeeperBuilder {
+        Keeper::builder().clock(&self.clock)
+    }
+
+    /// The store behind switches of its own.
+    pub fn faulty(&self) -> (Faults, Arc<dyn Store>) {
         let (faults, store) = Faults::wrap(Arc::new(self.store.share()));
-        (faults, Keeper::builder_for(store).clock(&self.clock))
+        (faults, store)
     }
 
     pub fn keeper(&self) -> (Faults, Keeper) {
-        let (faults, builder) = self.builder();
-        (faults, now(builder.connect()).unwrap())
+        let (faults, store) = self.faulty();
+        (faults, self.builder().open(store).unwrap())
     }
 
     /// A keeper on a store that says of itself whether calls reach it in order, and whether waiters queue in it.
@@ -55,7 +60,7 @@ impl Bench {
         let mut odd = odd::Odd::new(self.store.share());
         (odd.ordered, odd.queue) = (ordered, queue);
         let (faults, store) = Faults::wrap(Arc::new(odd));
-        (faults, now(Keeper::builder_for(store).clock(&self.clock).connect()).unwrap())
+        (faults, Keeper::builder().clock(&self.clock).open(store).unwrap())
     }
 
     /// Who holds and waits, by the store itself.
@@ -77,7 +82,7 @@ impl Bench {
 /// A keeper and its switches by the real clock.
 pub fn real(store: &MemoryStore, ttl: Duration) -> (Faults, Keeper) {
     let (faults, store) = Faults::wrap(Arc::new(store.share()));
-    (faults, now(Keeper::builder_for(store).ttl(ttl).connect()).unwrap())
+    (faults, Keeper::builder().ttl(ttl).open(store).unwrap())
 }
 
 /// Counts its wakes and unparks whoever polls.

@@ -5,7 +5,7 @@
 mod beliefs;
 
 use beliefs::Workers;
-use lockkeeper::{Guard, Keeper, State};
+use lockkeeper::{Guard, Keeper, Phase};
 use std::time::{Duration, Instant};
 use testkit::ConsulCluster;
 
@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 async fn keeper(cluster: &ConsulCluster, member: usize, ttl: Duration) -> Keeper {
     let url = format!("{}?lock_delay=0s", cluster.members[member].url());
-    Keeper::builder(&url).ttl(ttl).connect().await.expect("connected")
+    Keeper::builder().ttl(ttl).connect(&url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -49,7 +49,7 @@ async fn a_lock_and_its_waiter_outlive_the_leader() {
     .await
     .expect("no panic");
     tokio::time::sleep(ttl * 2 / 3).await;
-    assert_eq!(guard.state(), State::Held, "renewed by the new leader");
+    assert_eq!(guard.phase(), Phase::Held, "renewed by the new leader");
     assert!(!waiter.is_finished());
     let token = guard.token();
     guard.release().await.expect("released");

@@ -17,7 +17,7 @@ const THEIRS: usize = 3;
 const THEIR_SECTIONS: usize = 60;
 
 async fn keeper(server: &ConsulServer) -> Keeper {
-    Keeper::builder(server.url()).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(server.url()).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {

@@ -3,7 +3,7 @@
 
 use lockkeeper::store::{Attempt, Claim, Release};
 use lockkeeper::stores::consul::ConsulStore;
-use lockkeeper::{HolderId, Keeper, LockName, State, Store};
+use lockkeeper::{HolderId, Keeper, LockName, Phase, Store};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
@@ -164,7 +164,7 @@ async fn a_release_that_was_lost_is_made_good_while_the_session_lives() {
     let server = ConsulServer::new();
     let way = Way::to(&server);
     let url = format!("consul://127.0.0.1:{}", way.port);
-    let keeper = Keeper::builder(&url).ttl(ttl).connect().await.expect("connected");
+    let keeper = Keeper::builder().ttl(ttl).connect(&url).await.expect("connected");
     // One session carries both, and is renewed for the one that stays.
     let (stays, goes) = (keeper.lock("stays"), keeper.lock("goes"));
     let (stays, goes) =
@@ -176,7 +176,7 @@ async fn a_release_that_was_lost_is_made_good_while_the_session_lives() {
     assert_eq!(session_of(&server, "goes"), session_of(&server, "stays"), "still locked");
     way.hold(None);
     eventually(SOON, "the key is gone", || session_of(&server, "goes").is_none());
-    assert_eq!(stays.state(), State::Held);
+    assert_eq!(stays.phase(), Phase::Held);
     stays.release().await.expect("released");
 }
 

@@ -147,7 +147,7 @@ async fn an_agent_without_indexes_is_not_asked_without_end() {
 async fn a_ttl_outside_of_what_consul_has_is_refused_with_its_limits() {
     let url = saying("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
     for ttl in [Duration::from_secs(9), Duration::from_secs(25 * 3600)] {
-        let error = Keeper::builder(&url).ttl(ttl).connect().await.map(|_| ()).expect_err("an error");
+        let error = Keeper::builder().ttl(ttl).connect(&url).await.map(|_| ()).expect_err("an error");
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
         assert!(error.to_string().contains("10s"), "{error}");
     }

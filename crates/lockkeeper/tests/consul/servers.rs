@@ -3,7 +3,7 @@
 
 use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::consul::ConsulStore;
-use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, State, Store};
+use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, Phase, Store};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::{CONSUL_MANAGEMENT, ConsulServer};
@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(120);
 const SOON: Duration = Duration::from_secs(20);
 
 async fn keeper_with(url: &str, ttl: Duration) -> Keeper {
-    Keeper::builder(url).ttl(ttl).connect().await.expect("connected")
+    Keeper::builder().ttl(ttl).connect(url).await.expect("connected")
 }
 
 /// Without a lock-delay, so that what was lost can be taken again at once.
@@ -62,7 +62,7 @@ async fn a_session_that_is_destroyed_loses_all_its_locks_at_once() {
     // Told by the server: the next renewal is far away.
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     let again = taken(&keeper, "a").await;
-    assert!(Some(again.token()) > tokens && again.state() == State::Held);
+    assert!(Some(again.token()) > tokens && again.phase() == Phase::Held);
     assert_eq!(session_of(&server, "a").as_ref(), server.sessions().first());
 }
 
@@ -122,7 +122,7 @@ async fn a_lock_outlives_a_restart_of_the_agent_within_its_ttl() {
     assert!(other.lock("x").try_acquire().await.expect("answered").is_none());
     // Over two of its renewals.
     tokio::time::sleep(Duration::from_secs(22)).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     guard.release().await.expect("released");
     taken(&other, "x").await.release().await.expect("released");
 }
@@ -213,7 +213,7 @@ async fn keys_that_people_touch() {
     assert_eq!(server.cli(&["kv", "delete", "deleted/.lock"]).code, Some(0));
     assert_eq!(lost(&deleted, SOON).await, LossReason::Gone);
     tokio::time::sleep(TTL).await;
-    assert_eq!(edited.state(), State::Held);
+    assert_eq!(edited.phase(), Phase::Held);
     edited.release().await.expect("released");
     assert_eq!(session_of(&server, "edited"), None);
     taken(&keeper, "edited").await.release().await.expect("released");

@@ -4,14 +4,14 @@ use crate::common::odd::Odd;
 use crate::common::{Bench, Probe, TTL, empty, ms, now, real, secs, until};
 use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::testing::{Op, leftovers};
-use lockkeeper::{Error, ErrorKind, Keeper, LossReason, State};
+use lockkeeper::{Error, ErrorKind, Keeper, LossReason, Phase};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 fn odd_keeper(bench: &Bench) -> (Arc<Odd>, Keeper) {
     let odd = Arc::new(Odd::new(bench.store.share()));
-    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).expect("a keeper");
+    let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).expect("a keeper");
     (odd, keeper)
 }
 
@@ -27,7 +27,7 @@ fn close_waits_for_guards_and_releases() {
     assert_eq!(now(keeper.lock("z").acquire()).unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(now(keeper.lock("z").try_acquire()).unwrap_err().kind(), ErrorKind::Closed);
     bench.clock.advance(secs(20));
-    assert_eq!(second.state(), State::Held, "renewed until it is released");
+    assert_eq!(second.phase(), Phase::Held, "renewed until it is released");
     close.pend();
     faults.let_go(Op::Release);
     now(second.release()).unwrap();
@@ -47,7 +47,7 @@ fn close_ends_what_is_left_and_says_how_much() {
     bench.clock.advance(secs(5));
     let left = close.finish().unwrap();
     assert_eq!((left.held, left.releasing), (1, 0));
-    assert_eq!(guard.state(), State::Lost(LossReason::Closed));
+    assert_eq!(guard.phase(), Phase::Lost(LossReason::Closed));
     assert_eq!(now(guard.lost()), LossReason::Closed);
     assert!(now(other.lock("x").try_acquire()).unwrap().is_some(), "every end sends a release");
     assert_eq!(now(guard.release()).unwrap_err().kind(), ErrorKind::Lost);
@@ -83,7 +83,7 @@ fn close_returns_as_soon_as_nothing_is_left() {
     let mut close = Probe::new(keeper.close(secs(3600)));
     close.pend();
     bench.clock.advance(secs(10));
-    assert_eq!(broken.state(), State::Lost(LossReason::Broken));
+    assert_eq!(broken.phase(), Phase::Lost(LossReason::Broken));
     let left = close.finish().unwrap();
     assert_eq!((left.held, left.releasing), (0, 0));
     drop((broken, faults));
@@ -168,8 +168,8 @@ fn dropping_the_last_user_waits_for_releases_under_way() {
 #[test]
 fn dropping_the_last_user_waits_no_longer_than_it_may() {
     let bench = Bench::new();
-    let (faults, builder) = bench.builder();
-    let keeper = now(builder.linger(ms(50)).connect()).unwrap();
+    let (faults, store) = bench.faulty();
+    let keeper = bench.builder().drop_timeout(ms(50)).open(store).unwrap();
     let guard = now(keeper.lock("x").acquire()).unwrap();
     faults.hold_request(Op::Release);
     drop(keeper);
@@ -190,7 +190,7 @@ fn a_keeper_outlives_the_runtimes_that_use_it() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let token = runtime.block_on(async {
             if KEEPER.get().is_none() {
-                let _ = KEEPER.set(Keeper::builder("memory:").ttl(ms(500)).connect().await.unwrap());
+                let _ = KEEPER.set(Keeper::builder().ttl(ms(500)).connect("memory:").await.unwrap());
             }
             let lock = KEEPER.get().unwrap().lock("x");
             let waiter = tokio::spawn({
@@ -225,7 +225,7 @@ fn when_the_keepers_thread_dies_everything_is_lost_and_nothing_hangs() {
     let (mut waiting, mut second) = (Probe::new(lock.acquire()), Probe::new(limited.acquire()));
     waiting.pend();
     second.pend();
-    let lease = guards[0].lease();
+    let lease = guards[0].lease().clone();
     let (mut run, mut ends) =
         (Probe::new(guards[1].run(std::future::pending::<()>())), Probe::new(lease.ends_within(secs(1))));
     run.pend();
@@ -257,7 +257,7 @@ fn a_call_in_flight_when_the_thread_dies_ends_too() {
     let bench = Bench::new();
     let odd = Arc::new(Odd::new(bench.store.share()));
     let (faults, store) = lockkeeper::testing::Faults::wrap(odd.clone());
-    let keeper = now(Keeper::builder_for(store).clock(&bench.clock).connect()).unwrap();
+    let keeper = Keeper::builder().clock(&bench.clock).open(store).unwrap();
     let guard = now(keeper.lock("y").acquire()).unwrap();
     faults.hold_request(Op::Acquire);
     faults.hold_request(Op::Release);
@@ -278,13 +278,13 @@ fn a_store_that_panics_in_a_renewal_is_an_outage() {
     let guard = now(keeper.lock("x").acquire()).unwrap();
     odd.renew_panics.store(true, Ordering::SeqCst);
     bench.clock.advance(secs(20));
-    assert_eq!(guard.state(), State::Suspect);
+    assert_eq!(guard.phase(), Phase::Suspect);
     odd.renew_panics.store(false, Ordering::SeqCst);
     bench.clock.advance(secs(5));
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     odd.renew_panics.store(true, Ordering::SeqCst);
     bench.clock.advance(TTL);
-    assert_eq!(guard.state(), State::Lost(LossReason::Expired));
+    assert_eq!(guard.phase(), Phase::Lost(LossReason::Expired));
     assert!(now(keeper.lock("x").try_acquire()).unwrap().is_some(), "the keeper lives");
 }
 
@@ -307,7 +307,7 @@ fn a_lease_keeps_neither_the_lock_nor_the_keeper() {
     let bench = Bench::new();
     let (_, keeper) = bench.keeper();
     let guard = now(keeper.lock("x").acquire()).unwrap();
-    let lease = guard.lease();
+    let lease = guard.lease().clone();
     drop((guard, keeper));
     assert_eq!(now(lease.lost()), LossReason::Released);
     now(lease.ends_within(secs(1)));
@@ -319,7 +319,7 @@ fn a_lease_keeps_neither_the_lock_nor_the_keeper() {
 fn row_18_a_wait_that_can_never_end_is_given_up() {
     let bench = Bench::new();
     let odd = Arc::new(Odd::new(bench.store.share()));
-    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).unwrap();
+    let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     let (_, other) = bench.keeper();
     let held = now(other.lock("x").acquire()).unwrap();
     let lock = keeper.lock("x");

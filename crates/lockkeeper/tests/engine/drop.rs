@@ -4,7 +4,7 @@ use crate::common::odd::Odd;
 use crate::common::{Bench, Probe, TTL, empty, ms, now, real, secs, until};
 use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::testing::{Faults, Op};
-use lockkeeper::{Error, ErrorKind, Keeper, LossReason, State};
+use lockkeeper::{Error, ErrorKind, Keeper, LossReason, Phase};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
@@ -240,7 +240,7 @@ fn row_11_a_waker_that_drops_its_task_is_no_deadlock() {
 fn row_11_a_store_that_panics_in_a_callers_call_leaves_nothing() {
     let bench = Bench::new();
     let odd = Arc::new(Odd::new(bench.store.share()));
-    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).unwrap();
+    let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     odd.acquire_panics.store(true, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| now(keeper.lock("x").acquire()))).is_err());
     odd.acquire_panics.store(false, Ordering::SeqCst);
@@ -304,7 +304,7 @@ fn with_drops_the_body_when_the_lock_is_lost_and_says_so() {
     let lease = lease.recv().unwrap();
     faults.cut(Op::Renew, u32::MAX);
     bench.clock.advance(TTL);
-    assert_eq!(lease.state(), State::Lost(LossReason::Expired));
+    assert_eq!(lease.phase(), Phase::Lost(LossReason::Expired));
     // The body is polled once more after the loss. It may see the loss, but its success does not count.
     assert_eq!(body.ready().unwrap_err().kind(), ErrorKind::Lost);
     drop(body);
@@ -328,8 +328,8 @@ fn with_keeps_a_success_whose_release_failed() {
 #[test]
 fn the_blocking_face_tells_of_a_loss_and_not_of_a_release() {
     let bench = Bench::new();
-    let (_, builder) = bench.builder();
-    let keeper = lockkeeper::blocking::Builder::from(builder).connect().unwrap();
+    let (_, store) = bench.faulty();
+    let keeper = lockkeeper::blocking::Keeper::builder().clock(&bench.clock).open(store).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     let guard = keeper.lock("x").acquire().unwrap();
     let tell_released = tell.clone();

@@ -2,7 +2,7 @@
 
 use crate::common::{Bench, Probe, TTL, empty, ms, now, secs};
 use lockkeeper::testing::Op;
-use lockkeeper::{LossReason, State};
+use lockkeeper::{LossReason, Phase};
 
 #[test]
 fn max_hold_of_a_lock_that_was_handed_over_counts_from_the_hand_over() {
@@ -22,9 +22,9 @@ fn max_hold_of_a_lock_that_was_handed_over_counts_from_the_hand_over() {
         let guard = first.ready().unwrap();
         assert_eq!(guard.remaining(), max_hold);
         bench.clock.advance(max_hold - ms(1));
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.phase(), Phase::Held);
         bench.clock.advance(ms(1));
-        assert_eq!(guard.state(), State::Lost(LossReason::MaxHold));
+        assert_eq!(guard.phase(), Phase::Lost(LossReason::MaxHold));
         drop((second, guard));
         empty(&b);
     }
@@ -46,7 +46,7 @@ fn an_heir_has_its_own_max_hold_or_none() {
     let guard = heir.ready().unwrap();
     assert_eq!(faults.asked(Op::Acquire), 1, "the grant of the head, not another one");
     bench.clock.advance(TTL * 3);
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     let mut late = Probe::new(limited.acquire());
     late.pend();
     now(guard.release()).unwrap();

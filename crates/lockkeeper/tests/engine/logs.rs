@@ -3,7 +3,7 @@
 use crate::common::{Bench, now, real, secs, until};
 use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::testing::Op;
-use lockkeeper::{LossReason, State};
+use lockkeeper::{LossReason, Phase};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -75,7 +75,7 @@ fn a_log_that_stands_still_stops_no_renewal_and_hides_no_loss() {
     until("the log stands still", || full.0.blocked.load(Ordering::SeqCst));
     let renewed = faults.done(Op::Renew);
     now(faults.until_done(Op::Renew, renewed + 3));
-    assert_eq!(kept.state(), State::Held);
+    assert_eq!(kept.phase(), Phase::Held);
     now(keeper.break_lock("broken", broken.token())).unwrap().unwrap();
     assert_eq!(now(broken.lost()), LossReason::Broken);
     full.read();
@@ -97,7 +97,7 @@ fn a_log_that_stands_still_costs_words_and_says_how_many() {
     let others: Vec<_> = (0..700).map(|n| now(keeper.lock(format!("{n}")).acquire()).unwrap()).collect();
     bench.clock.advance(secs(60)); // all are lost, after several attempts each
     until("the log stands still", || full.0.blocked.load(Ordering::SeqCst));
-    assert!(others.iter().all(|guard| guard.state() == State::Lost(LossReason::Expired)));
+    assert!(others.iter().all(|guard| guard.phase() == Phase::Lost(LossReason::Expired)));
     full.read();
     until("the gap is told", || full.0.dropped.load(Ordering::SeqCst) > 0);
     until("the rest is told", || full.0.told.load(Ordering::SeqCst) > 1000);

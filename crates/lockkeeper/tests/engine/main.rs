@@ -9,4 +9,5 @@ mod logs;
 mod messages;
 mod metrics;
 mod queue;
+mod settings;
 mod time;

@@ -5,7 +5,7 @@ use crate::common::{Bench, Probe, TTL, empty, ms, now, real, secs, until};
 use lockkeeper::store::Event;
 use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::testing::{Faults, Op};
-use lockkeeper::{ErrorKind, Keeper, LossReason, State};
+use lockkeeper::{ErrorKind, Keeper, LossReason, Phase};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,13 +33,13 @@ fn row_12_releasing_an_expired_guard_never_touches_the_next_owner() {
     faults.cut(Op::Renew, u32::MAX);
     faults.hold_request(Op::Release);
     bench.clock.advance(TTL);
-    assert_eq!(old.state(), State::Lost(LossReason::Expired));
+    assert_eq!(old.phase(), Phase::Lost(LossReason::Expired));
     let new = now(b.lock("x").acquire()).unwrap();
     assert_eq!(now(old.release()).unwrap_err().kind(), ErrorKind::Lost);
     faults.heal(); // the releases of the old guard land now
     bench.settle();
     empty(&a);
-    assert_eq!(new.state(), State::Held);
+    assert_eq!(new.phase(), Phase::Held);
     assert_eq!(bench.record("x").unwrap().holders[0].token, Some(new.token()));
 }
 
@@ -136,10 +136,10 @@ fn row_16_a_delayed_renewal_and_release_do_not_touch_the_next_hold() {
     faults.heal();
     bench.settle();
     until("the old calls have landed", || faults.done(Op::Release) >= 1 && faults.done(Op::Renew) >= 1);
-    assert_eq!(new.state(), State::Held);
+    assert_eq!(new.phase(), Phase::Held);
     assert_eq!(bench.record("x").unwrap().holders[0].token, Some(new.token()));
     bench.clock.advance(TTL * 3);
-    assert_eq!(new.state(), State::Held);
+    assert_eq!(new.phase(), Phase::Held);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn row_16_duplicates_are_harmless() {
         assert!(Some(guard.token()) > last);
         last = Some(guard.token());
         bench.clock.advance(TTL * 2);
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.phase(), Phase::Held);
         now(guard.release()).unwrap();
         assert!(bench.record("x").is_none());
     }
@@ -177,9 +177,9 @@ fn row_16_a_waiters_keep_alive_answered_after_the_grant_loses_nothing() {
     let guard = acquire.finish().unwrap(); // the push was faster
     faults.let_go(Op::Renew);
     bench.settle();
-    assert_eq!(guard.state(), State::Held, "an older answer says nothing about the grant");
+    assert_eq!(guard.phase(), Phase::Held, "an older answer says nothing about the grant");
     bench.clock.advance(TTL * 2);
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn row_19_the_first_in_line_looks_when_a_dead_holders_lease_ends() {
 fn a_new_connection_makes_waiters_ask_and_guards_renew() {
     let bench = Bench::new();
     let odd = Arc::new(Odd::new(bench.store.share()));
-    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).unwrap();
+    let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     let (_, other) = bench.keeper();
     let _held = now(other.lock("y").acquire()).unwrap();
     let guard = now(keeper.lock("x").acquire()).unwrap();
@@ -366,7 +366,7 @@ fn a_new_connection_makes_waiters_ask_and_guards_renew() {
 fn a_session_that_ended_loses_its_guards_and_sends_its_waiters_back_in_line() {
     let bench = Bench::new();
     let odd = Arc::new(Odd::new(bench.store.share()));
-    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).unwrap();
+    let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     let (_, other) = bench.keeper();
     let held = now(other.lock("y").acquire()).unwrap();
     let guard = now(keeper.lock("x").acquire()).unwrap();
@@ -387,7 +387,7 @@ fn a_session_that_ends_while_a_grant_is_on_its_way_ends_that_grant_too() {
     let bench = Bench::new();
     let odd = Arc::new(Odd::new(bench.store.share()));
     let (faults, store) = Faults::wrap(odd.clone());
-    let keeper = now(Keeper::builder_for(store).clock(&bench.clock).connect()).unwrap();
+    let keeper = Keeper::builder().clock(&bench.clock).open(store).unwrap();
     faults.hold_reply(Op::Acquire);
     let lock = keeper.lock("x");
     let mut asking = Probe::new(lock.acquire());
@@ -400,5 +400,5 @@ fn a_session_that_ends_while_a_grant_is_on_its_way_ends_that_grant_too() {
     let guard = asking.finish().unwrap();
     assert!(guard.token() > first, "the grant of the ended session was handed out");
     bench.settle();
-    assert_eq!((guard.state(), bench.record("x").unwrap().holders.len()), (State::Held, 1));
+    assert_eq!((guard.phase(), bench.record("x").unwrap().holders.len()), (Phase::Held, 1));
 }

@@ -4,7 +4,7 @@ use crate::common::odd::Odd;
 use crate::common::{Bench, Probe, TTL, empty, ms, now, secs, until};
 use lockkeeper::store::{Event, Grant, Store};
 use lockkeeper::testing::{self, Op};
-use lockkeeper::{ErrorKind, Fence, Keeper, LossReason, State};
+use lockkeeper::{ErrorKind, Fence, Keeper, LossReason, Phase};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -64,7 +64,7 @@ fn where_calls_keep_their_order_the_next_task_asks_right_behind_a_release() {
             assert!(next.token() > token);
             faults.let_go(Op::Release);
             releasing.ready().unwrap();
-            assert_eq!(next.state(), State::Held, "the late answer is not about the next one");
+            assert_eq!(next.phase(), Phase::Held, "the late answer is not about the next one");
             now(next.release()).unwrap();
         } else {
             next.pend();
@@ -187,7 +187,7 @@ fn the_call_that_went_down_with_its_task_is_cancelled_for_good() {
     let bench = Bench::new();
     let odd = Arc::new(Odd::new(bench.store.share()));
     let (faults, store) = testing::Faults::wrap(odd.clone());
-    let keeper = now(Keeper::builder_for(store).clock(&bench.clock).connect()).unwrap();
+    let keeper = Keeper::builder().clock(&bench.clock).open(store).unwrap();
     let lock = keeper.lock("x");
     faults.hold_reply(Op::Acquire);
     let (mut head, mut heir) = (Probe::new(lock.acquire()), Probe::new(lock.acquire()));
@@ -208,7 +208,7 @@ fn the_call_that_went_down_with_its_task_is_cancelled_for_good() {
 fn a_push_that_comes_after_its_lease_costs_no_place_in_line() {
     let bench = Bench::new();
     let odd = Arc::new(Odd::new(bench.store.share()));
-    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).unwrap();
+    let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     let ((_, holder), (_, later)) = (bench.keeper(), bench.keeper());
     let held = now(holder.lock("x").acquire()).unwrap();
     let (first_lock, second_lock) = (keeper.lock("x"), later.lock("x"));
@@ -300,7 +300,7 @@ fn guards_due_together_are_renewed_together() {
         })
         .collect();
     bench.clock.advance(TTL * 2);
-    assert!(guards.iter().all(|g| g.state() == State::Held));
+    assert!(guards.iter().all(|g| g.phase() == Phase::Held));
     let calls = faults.done(Op::Renew);
     assert!((5..=12).contains(&calls), "{calls} calls for six rounds of 100");
 }
@@ -309,7 +309,7 @@ fn guards_due_together_are_renewed_together() {
 fn a_try_repeated_after_an_outage_is_cancelled_for_good() {
     let bench = Bench::new();
     let odd = Arc::new(Odd::new(bench.store.share()));
-    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).unwrap();
+    let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     let (_, other) = bench.keeper();
     let held = now(other.lock("x").acquire()).unwrap();
     odd.failing.store(1, Ordering::SeqCst);
@@ -353,8 +353,8 @@ impl tracing::Subscriber for Warnings {
 #[test]
 fn a_wait_without_a_limit_says_after_30_s_who_is_in_the_way() {
     let bench = Bench::new();
-    let (_, builder) = bench.builder();
-    let a = now(builder.label("nightly import").connect()).unwrap();
+    let (_, store) = bench.faulty();
+    let a = bench.builder().label("nightly import").open(store).unwrap();
     let (_, b) = bench.keeper();
     let held = now(a.lock("x").acquire()).unwrap();
     let warnings = Warnings::default();
@@ -384,7 +384,7 @@ fn the_metrics_tell_what_happened() {
     let mut odd = Odd::new(bench.store.share());
     odd.scheme = "renamed"; // told from the keepers of other tests
     let (faults, store) = testing::Faults::wrap(Arc::new(odd));
-    let keeper = now(Keeper::builder_for(store).clock(&bench.clock).connect()).unwrap();
+    let keeper = Keeper::builder().clock(&bench.clock).open(store).unwrap();
     let guard = now(keeper.lock("x").acquire()).unwrap();
     bench.clock.advance(secs(10));
     faults.cut(Op::Renew, 1);
@@ -407,7 +407,7 @@ fn the_metrics_tell_what_happened() {
     let fence = Fence::new("f", ()).unwrap();
     fence.enter(&broken.pass().unwrap(), |()| ()).unwrap();
     fence.enter(&stale, |()| ()).unwrap_err();
-    testing::lose(&broken.lease(), LossReason::Broken);
+    testing::lose(broken.lease(), LossReason::Broken);
     let forgotten = now(keeper.lock("y").max_hold(secs(1)).acquire()).unwrap();
     bench.clock.advance(secs(1));
     drop(forgotten);

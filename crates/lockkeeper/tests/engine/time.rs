@@ -5,7 +5,7 @@ use crate::common::{Bench, Probe, TTL, empty, ms, now, real, secs};
 use lockkeeper::register::Written;
 use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::testing::{self, Op};
-use lockkeeper::{ErrorKind, Fence, Keeper, LockName, LossReason, Register, State};
+use lockkeeper::{ErrorKind, Fence, Keeper, LockName, LossReason, Phase, Register};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -43,25 +43,25 @@ fn row_01_a_paused_holder_is_lost_at_the_call_and_its_late_writes_are_refused() 
 fn row_03_after_a_suspend_the_clock_alone_says_lost() {
     let bench = Bench::new();
     let odd = Arc::new(Odd::new(bench.store.share()));
-    let keeper = now(Keeper::builder_for(odd.clone()).clock(&bench.clock).connect()).unwrap();
+    let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     let guard = now(keeper.lock("x").acquire()).unwrap();
     for _ in 0..10 {
         bench.clock.advance(secs(3600));
-        assert_eq!(guard.state(), State::Held, "renewed all the while");
+        assert_eq!(guard.phase(), Phase::Held, "renewed all the while");
     }
     // What a task of the process sees right after resume, before any timer of the keeper has fired.
-    let lease = guard.lease();
+    let lease = guard.lease().clone();
     let (tell, told) = std::sync::mpsc::channel();
     let mut lost = Probe::new(async move { lease.lost().await });
     lost.pend();
-    let lease = guard.lease();
+    let lease = guard.lease().clone();
     odd.on_wake(move || {
         if lease.check().is_err() {
-            let _ = tell.send((lease.state(), lease.remaining(), lost.poll().is_pending()));
+            let _ = tell.send((lease.phase(), lease.remaining(), lost.poll().is_pending()));
         }
     });
     bench.clock.suspend(TTL);
-    assert_eq!(told.recv().unwrap(), (State::Lost(LossReason::Expired), Duration::ZERO, true));
+    assert_eq!(told.recv().unwrap(), (Phase::Lost(LossReason::Expired), Duration::ZERO, true));
     assert_eq!(now(guard.lost()), LossReason::Expired);
 }
 
@@ -71,10 +71,10 @@ fn row_03_a_suspend_within_the_deadline_loses_nothing() {
     let (_, keeper) = bench.keeper();
     let guard = now(keeper.lock("x").acquire()).unwrap();
     bench.clock.suspend(VALID - ms(1));
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     bench.settle();
     assert_eq!(guard.remaining(), VALID, "renewed at once");
-    testing::lose(&guard.lease(), LossReason::Broken);
+    testing::lose(guard.lease(), LossReason::Broken);
     assert_eq!(now(guard.lost()), LossReason::Broken);
 }
 
@@ -115,7 +115,7 @@ fn row_05_a_grant_answered_after_its_lease_is_given_back_and_asked_for_anew() {
 #[test]
 fn row_05_a_store_that_is_always_too_slow_for_the_ttl_ends_the_wait() {
     let odd = Arc::new(Odd::new(MemoryStore::new()));
-    let keeper = Keeper::new(odd.clone()).unwrap();
+    let keeper = Keeper::open(odd.clone()).unwrap();
     odd.slow.store(30, Ordering::SeqCst);
     for wait in [Duration::ZERO, ms(100)] {
         let error = now(keeper.lock("x").ttl(ms(10)).wait(wait).acquire()).unwrap_err();
@@ -129,8 +129,8 @@ fn row_10_a_max_hold_that_is_too_short_is_refused() {
     let keeper = now(Keeper::connect("memory:")).unwrap();
     let error = now(keeper.lock("x").max_hold(ms(9)).wait(ms(100)).acquire()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
-    let error = now(Keeper::builder("memory:").max_hold(Duration::from_micros(1)).connect()).unwrap_err();
-    assert!(error.to_string().contains("allows 10ms or more"), "{error}");
+    let error = now(Keeper::builder().max_hold(Duration::from_micros(1)).connect("memory:")).unwrap_err();
+    assert!(error.to_string().contains("max_hold 1µs is too short; memory needs at least 10ms"), "{error}");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn row_06_a_blocked_runtime_loses_no_lock() {
         let (faults, keeper) = real(&MemoryStore::new(), ttl);
         let guard = keeper.lock("x").acquire().await.unwrap();
         std::thread::sleep(ttl * 3); // the only worker
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.phase(), Phase::Held);
         assert!(faults.done(Op::Renew) >= 6, "{}", faults.done(Op::Renew));
         guard.release().await.unwrap();
     });
@@ -170,12 +170,12 @@ fn row_07_a_hung_renewal_is_lost_exactly_at_the_deadline() {
     let bench = Bench::new();
     let (faults, keeper) = bench.keeper();
     let guard = now(keeper.lock("x").acquire()).unwrap();
-    let lease = guard.lease();
+    let lease = guard.lease().clone();
     let mut lost = Probe::new(lease.lost());
     lost.pend();
     faults.hold_request(Op::Renew);
     bench.clock.advance(VALID - ms(1));
-    assert_eq!((guard.state(), guard.remaining()), (State::Suspect, ms(1)));
+    assert_eq!((guard.phase(), guard.remaining()), (Phase::Suspect, ms(1)));
     lost.pend();
     assert!(faults.asked(Op::Renew) >= 3, "tried again while time was left: {}", faults.asked(Op::Renew));
     assert_eq!(faults.done(Op::Renew), 0);
@@ -187,7 +187,7 @@ fn row_07_a_hung_renewal_is_lost_exactly_at_the_deadline() {
     faults.heal();
     bench.settle();
     empty(&keeper);
-    assert_eq!(guard.state(), State::Lost(LossReason::Expired));
+    assert_eq!(guard.phase(), Phase::Lost(LossReason::Expired));
     assert!(bench.record("x").is_none());
 }
 
@@ -198,13 +198,13 @@ fn row_07_one_failed_renewal_of_three_does_not_lose_the_lock() {
     let guard = now(keeper.lock("x").acquire()).unwrap();
     for round in 1..=10 {
         bench.clock.advance(guard.remaining() - (VALID - TTL / 3) - ms(6));
-        assert_eq!(guard.state(), State::Held, "round {round}");
+        assert_eq!(guard.phase(), Phase::Held, "round {round}");
         faults.cut(Op::Renew, 1);
         bench.clock.advance(ms(6));
-        assert_eq!(guard.state(), State::Suspect, "round {round}");
+        assert_eq!(guard.phase(), Phase::Suspect, "round {round}");
         assert!(guard.check().is_ok(), "suspect is still held");
         bench.clock.advance(TTL / 10);
-        assert_eq!(guard.state(), State::Held, "round {round}");
+        assert_eq!(guard.phase(), Phase::Held, "round {round}");
     }
 }
 
@@ -240,7 +240,7 @@ fn row_07_a_store_that_refuses_at_once_is_not_asked_in_a_tight_loop() {
     let guard = now(keeper.lock("x").acquire()).unwrap();
     faults.cut(Op::Renew, u32::MAX);
     bench.clock.advance(VALID);
-    assert_eq!(guard.state(), State::Lost(LossReason::Expired));
+    assert_eq!(guard.phase(), Phase::Lost(LossReason::Expired));
     assert!((4..=100).contains(&faults.asked(Op::Renew)), "{}", faults.asked(Op::Renew));
 }
 
@@ -251,7 +251,7 @@ fn row_08_after_an_error_it_keeps_renewing_and_after_release_it_stops() {
     let guard = now(keeper.lock("x").acquire()).unwrap();
     faults.cut(Op::Renew, 2);
     bench.clock.advance(TTL * 10);
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     assert!(faults.done(Op::Renew) >= 25);
     now(guard.release()).unwrap();
     let renewals = faults.asked(Op::Renew);
@@ -266,16 +266,16 @@ fn row_08_a_renewal_never_brings_a_lost_lock_back() {
     let (_, keeper) = bench.keeper();
     let guard = now(keeper.lock("x").acquire()).unwrap();
     now(keeper.break_lock("x", guard.token())).unwrap().expect("broken");
-    assert_eq!(guard.state(), State::Held, "the keeper has not been told yet");
+    assert_eq!(guard.phase(), Phase::Held, "the keeper has not been told yet");
     bench.clock.advance(TTL / 3);
-    assert_eq!(guard.state(), State::Lost(LossReason::Broken));
+    assert_eq!(guard.phase(), Phase::Lost(LossReason::Broken));
     bench.clock.advance(TTL);
     assert!(bench.record("x").is_none());
     let again = now(keeper.lock("x").try_acquire()).unwrap().expect("the same keeper may take it again");
     assert!(again.token() > guard.token());
     drop(guard);
     bench.clock.advance(TTL * 2);
-    assert_eq!(again.state(), State::Held, "the old guard's end has not touched it");
+    assert_eq!(again.phase(), Phase::Held, "the old guard's end has not touched it");
 }
 
 #[test]
@@ -283,13 +283,13 @@ fn row_10_a_forgotten_guard_is_free_by_max_hold() {
     let bench = Bench::new();
     let ((_, a), (_, b)) = (bench.keeper(), bench.keeper());
     let guard = now(a.lock("x").max_hold(TTL * 3).acquire()).unwrap();
-    let lease = guard.lease();
+    let lease = guard.lease().clone();
     std::mem::forget(guard);
     bench.clock.advance(TTL * 3 - ms(1));
-    assert_eq!(lease.state(), State::Held);
+    assert_eq!(lease.phase(), Phase::Held);
     assert!(now(b.lock("x").try_acquire()).unwrap().is_none());
     bench.clock.advance(ms(1));
-    assert_eq!(lease.state(), State::Lost(LossReason::MaxHold));
+    assert_eq!(lease.phase(), Phase::Lost(LossReason::MaxHold));
     bench.settle();
     assert!(now(b.lock("x").try_acquire()).unwrap().is_some());
     empty(&a);
@@ -308,9 +308,9 @@ fn row_10_max_hold_counts_from_the_moment_the_grant_is_known() {
     let guard = acquire.ready().unwrap();
     assert_eq!(guard.remaining(), secs(6));
     bench.clock.advance(secs(6) - ms(1));
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     bench.clock.advance(ms(1));
-    assert_eq!(guard.state(), State::Lost(LossReason::MaxHold));
+    assert_eq!(guard.phase(), Phase::Lost(LossReason::MaxHold));
     assert_eq!(faults.asked(Op::Renew), 0, "nothing to renew before");
 }
 
@@ -389,10 +389,10 @@ fn on_the_real_clock_a_cut_store_loses_at_the_deadline() {
 #[test]
 fn a_keeper_of_a_url_may_share_the_clock() {
     let clock = lockkeeper::testing::Clock::new();
-    let keeper = now(Keeper::builder("memory:").clock(&clock).connect()).unwrap();
+    let keeper = now(Keeper::builder().clock(&clock).connect("memory:")).unwrap();
     let guard = now(keeper.lock("job").acquire()).unwrap();
     clock.advance(secs(3600));
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     clock.suspend(secs(60));
-    assert_eq!(guard.state(), State::Lost(LossReason::Expired));
+    assert_eq!(guard.phase(), Phase::Lost(LossReason::Expired));
 }

@@ -92,7 +92,7 @@ async fn chaos(length: Duration) {
     let mut keepers = Vec::new();
     let mut workers = Vec::new();
     for _ in 0..WORKERS {
-        let keeper = Keeper::builder(cluster.url()).ttl(TTL).connect().await.expect("connected");
+        let keeper = Keeper::builder().ttl(TTL).connect(cluster.url()).await.expect("connected");
         workers.push(tokio::spawn(work(keeper.clone(), seen.clone(), over.clone())));
         keepers.push(keeper);
     }

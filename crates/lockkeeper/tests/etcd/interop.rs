@@ -19,7 +19,7 @@ const THEIR_SECTIONS: usize = 60;
 const THEIR_TTL: Duration = Duration::from_secs(10);
 
 async fn keeper(server: &EtcdServer) -> Keeper {
-    Keeper::builder(server.url()).ttl(TTL).label("Gerät").connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).label("Gerät").connect(server.url()).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -197,7 +197,7 @@ async fn lines_of_both_are_one_line_and_the_dead_are_skipped() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_with_a_slash_meets_etcdctl_when_names_are_native() {
     let server = EtcdServer::new();
-    let native = Keeper::builder(format!("{}?names=native", server.url())).ttl(TTL).connect().await.expect("connected");
+    let native = Keeper::builder().ttl(TTL).connect(format!("{}?names=native", server.url())).await.expect("connected");
     let peer = holding(&server, &["lock", "orders/42"]);
     eventually(SOON, "theirs holds", || holds(&peer, "orders/42"));
     assert!(native.lock("orders/42").try_acquire().await.expect("answered").is_none());

@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(6);
 
 async fn keeper(url: &str, ttl: Duration) -> Keeper {
-    Keeper::builder(url).ttl(ttl).connect().await.expect("connected")
+    Keeper::builder().ttl(ttl).connect(url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -61,7 +61,7 @@ async fn logins_are_checked_renewed_and_never_printed() {
         assert!(!shown.contains("geheim"), "{shown}");
     }
     for url in [format!("etcd://root:falsch@{at}"), format!("etcd://{at}")] {
-        let error = match Keeper::builder(&url).ttl(TTL).connect().await {
+        let error = match Keeper::builder().ttl(TTL).connect(&url).await {
             Err(error) => error,
             Ok(keeper) => keeper.lock("x").try_acquire().await.map(|_| ()).expect_err("refused"),
         };
@@ -154,7 +154,7 @@ async fn the_shortest_ttl_is_the_servers_own() {
     let store = EtcdStore::connect(&server.url()).await.expect("connected");
     assert_eq!(store.info().ttl_floor, Duration::from_secs(8), "one and a half elections");
     let error =
-        Keeper::builder(server.url()).ttl(Duration::from_secs(7)).connect().await.map(|_| ()).expect_err("short");
+        Keeper::builder().ttl(Duration::from_secs(7)).connect(server.url()).await.map(|_| ()).expect_err("short");
     assert!(error.kind() == ErrorKind::InvalidConfig && error.to_string().contains("8.0s"), "{error}");
 }
 

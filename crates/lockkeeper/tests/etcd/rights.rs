@@ -37,7 +37,7 @@ fn server(grants: &[Vec<&str>]) -> EtcdServer {
 
 async fn ann(server: &EtcdServer, more: &str) -> Keeper {
     let url = format!("etcd://ann:streng@127.0.0.1:{}{more}", server.port());
-    Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
 }
 
 /// All that a keeper does with a lock, its line and its register.
@@ -47,9 +47,10 @@ async fn uses(keeper: &Keeper, other: &Keeper, name: &str) {
     let next = other.lock(name).wait(SOON);
     let next = tokio::spawn(async move { next.acquire().await });
     assert!(keeper.inspect(name).await.expect(name).is_some());
-    keeper.enter(name, &guard.pass().expect("Exclusive")).await.expect(name);
-    keeper.write(name, &guard.pass().expect("Exclusive"), b"1", None).await.expect(name);
-    assert_eq!(keeper.read(name).await.expect(name).as_deref(), Some(&b"1"[..]));
+    let (register, pass) = (keeper.register(name), guard.pass().expect("Exclusive"));
+    register.enter(&pass).await.expect(name);
+    register.write(&pass, b"1", None).await.expect(name);
+    assert_eq!(register.read().await.expect(name).as_deref(), Some(&b"1"[..]));
     guard.release().await.expect(name);
     next.await.expect("a task").expect(name).release().await.expect(name);
     lock().shared().acquire().await.expect(name).release().await.expect(name);

@@ -1,7 +1,7 @@
 //! The etcd store and what servers do: refuse, forget leases, compact, fill up, freeze, die.
 #![allow(clippy::print_stdout, reason = "measured times are for people")]
 
-use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, State};
+use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, Phase};
 use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(6);
 
 async fn keeper(url: &str, ttl: Duration) -> Keeper {
-    Keeper::builder(url).ttl(ttl).connect().await.expect("connected")
+    Keeper::builder().ttl(ttl).connect(url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -169,10 +169,10 @@ async fn a_guard_outlives_the_death_of_any_member() {
         cluster.members[i].kill();
         drop(taken_at_last(&keeper, "other").await);
         tokio::time::sleep(TTL / 2).await;
-        assert!(guard.check().is_ok(), "after the death of member {i}: {:?}", guard.state());
+        assert!(guard.check().is_ok(), "after the death of member {i}: {:?}", guard.phase());
         cluster.members[i].start();
     }
-    assert_ne!(guard.state(), State::Lost(LossReason::Expired));
+    assert_ne!(guard.phase(), Phase::Lost(LossReason::Expired));
     guard.release().await.expect("released");
 }
 

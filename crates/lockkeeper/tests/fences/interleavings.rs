@@ -1,9 +1,8 @@
 //! Two holders read and write one value; the older one's statements may come at any time.
 
-use crate::{Database, Refused, Session, Tx, fresh};
+use crate::{Database, Refused, Session, Tx, fresh, pass_of};
 use fastrand::Rng;
-use lockkeeper::fence::Entrant;
-use lockkeeper::{HolderId, Token};
+use lockkeeper::Pass;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ enum Entry {
 
 /// A holder that adds one, twice. Reading and writing are transactions of their own, with any pause between them.
 struct Holder {
-    entrant: Entrant,
+    pass: Pass,
     session: Box<dyn Session>,
     read: Option<i64>,
     steps_left: u32,
@@ -26,19 +25,24 @@ struct Holder {
 
 impl Holder {
     fn new(database: &dyn Database, token: u64, id: u128) -> Self {
-        let entrant = Entrant::exclusive(Token::new(token).unwrap()).holder(HolderId::from_u128(id)).store("test");
-        Self { entrant, session: database.session(), read: None, steps_left: 4, refused: 0 }
+        Self {
+            pass: pass_of(token, id).store("test"),
+            session: database.session(),
+            read: None,
+            steps_left: 4,
+            refused: 0,
+        }
     }
 
     /// One step; whether a write was accepted.
     fn step(&mut self, resource: &str, entry: Entry) -> bool {
         self.steps_left -= 1;
-        let (entrant, mut seen) = (&self.entrant, None);
+        let (pass, mut seen) = (&self.pass, None);
         let before = self.read.take();
         let enters = entry == Entry::First || (entry == Entry::OnlyAtWrites && before.is_some());
         let done = self.session.transaction(&mut |tx| {
             if enters {
-                tx.enter(resource, entrant)?;
+                tx.enter(resource, pass)?;
             }
             match before {
                 Some(value) => tx.write(resource, value + 1),
@@ -121,10 +125,9 @@ pub(crate) fn at_once(database: &dyn Database) {
                 let mut session = database.session();
                 for round in 1..=25_u64 {
                     // Each worker's token grows, and they overtake each other.
-                    let token = Token::new(round * 4 + random.u64(..16)).unwrap();
-                    let holder = HolderId::from_u128(u128::from(worker * 1000 + round));
-                    let entrant = Entrant::exclusive(token).holder(holder);
-                    match add_one(&mut *session, resource, &entrant, &mut random) {
+                    let token = round * 4 + random.u64(..16);
+                    let pass = pass_of(token, u128::from(worker * 1000 + round));
+                    match add_one(&mut *session, resource, &pass, &mut random) {
                         Ok(()) => accepted.lock().unwrap().0 += 1,
                         Err(Refused::Conflict) => accepted.lock().unwrap().1 += 1,
                         Err(refused) => {
@@ -142,11 +145,11 @@ pub(crate) fn at_once(database: &dyn Database) {
     assert!(accepted > 0);
 }
 
-fn add_one(session: &mut dyn Session, resource: &str, entrant: &Entrant, random: &mut Rng) -> Result<(), Refused> {
+fn add_one(session: &mut dyn Session, resource: &str, pass: &Pass, random: &mut Rng) -> Result<(), Refused> {
     let mut pause = || std::thread::sleep(Duration::from_micros(random.u64(..1000)));
     session.transaction(&mut |tx: &mut dyn Tx| {
         pause();
-        tx.enter(resource, entrant)?;
+        tx.enter(resource, pass)?;
         pause();
         let value = tx.read(resource)?;
         pause();

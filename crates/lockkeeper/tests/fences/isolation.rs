@@ -1,22 +1,16 @@
 //! Open transactions: who waits for whom, and what is read afterwards.
 
-use crate::{Database, Refused, fresh};
-use lockkeeper::Token;
-use lockkeeper::fence::Entrant;
+use crate::{Database, Refused, fresh, pass};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use testkit::SOON;
-
-pub(crate) fn entrant(token: u64) -> Entrant {
-    Entrant::exclusive(Token::new(token).unwrap())
-}
 
 /// The later holder enters while the earlier one's transaction is open: it gets in only after that, and then sees its
 /// write. Where the snapshot is older than that, the database asks for a repetition instead.
 pub(crate) fn waits(database: &dyn Database) {
     let resource = fresh("open");
     database.set(&resource, 100);
-    database.session().transaction(&mut |tx| tx.enter(&resource, &entrant(33))).unwrap();
+    database.session().transaction(&mut |tx| tx.enter(&resource, &pass(33))).unwrap();
     let ((begun, begins), (finished, finishes)) = (channel(), channel());
     std::thread::scope(|scope| {
         let name = &resource;
@@ -27,7 +21,7 @@ pub(crate) fn waits(database: &dyn Database) {
             loop {
                 let mut seen = 0;
                 let done = session.transaction(&mut |tx| {
-                    tx.enter(name, &entrant(34))?;
+                    tx.enter(name, &pass(34))?;
                     seen = tx.read(name)?;
                     Ok(())
                 });
@@ -41,7 +35,7 @@ pub(crate) fn waits(database: &dyn Database) {
         let mut session = database.session();
         let earlier = session.transaction(&mut |tx| {
             // A second entry with an equal token must also make the later holder wait.
-            tx.enter(name, &entrant(33))?;
+            tx.enter(name, &pass(33))?;
             begun.send(()).unwrap();
             let early = finishes.recv_timeout(Duration::from_millis(200));
             assert!(early.is_err(), "{early:?}: entered beside an open transaction");
@@ -52,7 +46,7 @@ pub(crate) fn waits(database: &dyn Database) {
         println!("read {seen} after {conflicts} repetitions");
         assert_eq!(seen, 101);
         later.join().unwrap();
-        let late = session.transaction(&mut |tx| tx.enter(name, &entrant(33)));
+        let late = session.transaction(&mut |tx| tx.enter(name, &pass(33)));
         assert!(late.is_err_and(|r| r.is_stale()));
     });
 }

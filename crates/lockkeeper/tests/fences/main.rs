@@ -17,7 +17,8 @@ mod snippets;
 mod sqlite;
 mod story;
 
-use lockkeeper::fence::{Entrant, Refusal};
+use lockkeeper::fence::Refusal;
+use lockkeeper::{HolderId, LockName, Pass, SharedPass, Token};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use tokio::runtime::Runtime;
 
@@ -36,10 +37,67 @@ impl Refused {
     }
 }
 
+/// What a holder shows, in either mode: for tests that mix them.
+pub(crate) trait Shown {
+    fn number(&self) -> i64;
+    fn holder_hex(&self) -> Option<String>;
+    fn store_name(&self) -> Option<&str>;
+    fn is_shared(&self) -> bool;
+}
+
+impl Shown for Pass {
+    fn number(&self) -> i64 {
+        Pass::number(self)
+    }
+    fn holder_hex(&self) -> Option<String> {
+        Pass::holder_hex(self)
+    }
+    fn store_name(&self) -> Option<&str> {
+        Pass::store_name(self)
+    }
+    fn is_shared(&self) -> bool {
+        false
+    }
+}
+
+impl Shown for SharedPass {
+    fn number(&self) -> i64 {
+        SharedPass::number(self)
+    }
+    fn holder_hex(&self) -> Option<String> {
+        None
+    }
+    fn store_name(&self) -> Option<&str> {
+        SharedPass::store_name(self)
+    }
+    fn is_shared(&self) -> bool {
+        true
+    }
+}
+
+fn lock() -> LockName {
+    LockName::new("lock").unwrap()
+}
+
+/// An Exclusive holder that does not show its id.
+pub(crate) fn pass(token: u64) -> Pass {
+    Pass::without_holder(lock(), Token::new(token).unwrap())
+}
+
+/// An Exclusive holder.
+pub(crate) fn pass_of(token: u64, holder: u128) -> Pass {
+    Pass::new(lock(), Token::new(token).unwrap(), HolderId::from_u128(holder))
+}
+
+/// A Shared holder.
+pub(crate) fn shared_pass(token: u64) -> SharedPass {
+    SharedPass::new(lock(), Token::new(token).unwrap())
+}
+
 /// What happens in a transaction.
 pub(crate) trait Tx {
     /// Enters by the plain SQL text.
-    fn enter(&mut self, resource: &str, entrant: &Entrant) -> Result<(), Refused>;
+    fn enter(&mut self, resource: &str, shown: &dyn Shown) -> Result<(), Refused>;
     fn read(&mut self, resource: &str) -> Result<i64, Refused>;
     fn write(&mut self, resource: &str, value: i64) -> Result<(), Refused>;
 }

@@ -1,10 +1,8 @@
 //! MariaDB, or the MySQL that takes its place.
 
-use crate::isolation::entrant;
-use crate::shared::shared;
-use crate::{Body, Database, RUNTIME, Refused, Session, Shared, Tx, fresh};
+use crate::{Body, Database, RUNTIME, Refused, Session, Shared, Shown, Tx, fresh, pass, shared_pass};
 use lockkeeper::fence::mysql as fence;
-use lockkeeper::fence::{Entrant, LAYOUT, Refusal};
+use lockkeeper::fence::{LAYOUT, Refusal};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Error, Transaction, TxOpts};
 use std::sync::{Arc, Mutex};
@@ -106,9 +104,9 @@ impl Session for MySession {
 struct MyTx<'a>(Transaction<'a>);
 
 impl Tx for MyTx<'_> {
-    fn enter(&mut self, resource: &str, entrant: &Entrant) -> Result<(), Refused> {
-        let (token, holder, store) = (entrant.number(), entrant.holder_hex(), entrant.store_name());
-        let done = if entrant.is_shared() {
+    fn enter(&mut self, resource: &str, shown: &dyn Shown) -> Result<(), Refused> {
+        let (token, holder, store) = (shown.number(), shown.holder_hex(), shown.store_name());
+        let done = if shown.is_shared() {
             RUNTIME.block_on(self.0.exec_drop(fence::ENTER_SHARED_SQL, (resource, token, store)))
         } else {
             RUNTIME.block_on(self.0.exec_drop(fence::ENTER_SQL, (resource, token, holder, store)))
@@ -144,11 +142,11 @@ fn a_read_before_the_entry_makes_every_later_read_old() {
             }
             let mut open = earlier.start_transaction(TxOpts::new()).await.unwrap();
             if reads_first {
-                fence::enter(&mut open, &resource, &entrant(33)).await.unwrap();
+                fence::enter(&mut open, &resource, &pass(33)).await.unwrap();
             }
             open.exec_drop("UPDATE balances SET value = value + 1 WHERE id = ?", (&resource,)).await.unwrap();
             open.commit().await.unwrap();
-            fence::enter(&mut tx, &resource, &entrant(34)).await.unwrap();
+            fence::enter(&mut tx, &resource, &pass(34)).await.unwrap();
             let seen: Option<i64> = tx.exec_first(read, (&resource,)).await.unwrap();
             assert_eq!(seen, Some(expected), "read before the entry: {reads_first}");
             tx.rollback().await.unwrap();
@@ -177,7 +175,7 @@ fn with_snapshot_isolation_a_read_before_the_entry_must_be_repeated() {
                 tx.exec_drop("SELECT value FROM balances WHERE id = ?", (&resource,)).await.unwrap();
             }
             earlier.exec_drop(fence::ENTER_SQL, (&resource, 33, None::<&str>, None::<&str>)).await.unwrap();
-            let entered = fence::enter(&mut tx, &resource, &entrant(34)).await;
+            let entered = fence::enter(&mut tx, &resource, &pass(34)).await;
             match entered {
                 Err(lockkeeper::fence::FenceError::Driver(Error::Server(e))) if reads_first => {
                     assert!(fence::is_conflict(e.code), "{e:?}");
@@ -202,12 +200,12 @@ fn different_resources_do_not_wait_for_each_other() {
                 first.exec_drop(fence::ENTER_SQL, (&prefix, 4, None::<&str>, None::<&str>)).await.unwrap();
             }
             let mut open = first.start_transaction(TxOpts::new()).await.unwrap();
-            fence::enter(&mut open, &prefix, &entrant(5)).await.unwrap();
+            fence::enter(&mut open, &prefix, &pass(5)).await.unwrap();
             let mut other = second.start_transaction(TxOpts::new()).await.unwrap();
             // Its neighbours on both sides, new and known.
             for name in [prefix[..prefix.len() - 1].to_owned(), format!("{prefix}0"), format!("a{prefix}")] {
                 for _ in 0..2 {
-                    let entered = fence::enter(&mut other, &name, &entrant(5)).await;
+                    let entered = fence::enter(&mut other, &name, &pass(5)).await;
                     assert!(entered.is_ok(), "{name} waits for {prefix} ({exists_already}): {entered:?}");
                 }
             }
@@ -229,22 +227,22 @@ fn shared_holders_are_inside_together_and_an_exclusive_one_waits() {
         // A short transaction raises the mark; then each may stay inside as long as it likes.
         for (connection, token) in [(&mut *one, 11), (&mut *two, 12)] {
             let mut tx = connection.start_transaction(TxOpts::new()).await.unwrap();
-            fence::enter(&mut tx, &resource, &shared(token)).await.unwrap();
+            fence::enter_shared(&mut tx, &resource, &shared_pass(token)).await.unwrap();
             tx.commit().await.unwrap();
         }
         let mut a = one.start_transaction(TxOpts::new()).await.unwrap();
         let mut b = two.start_transaction(TxOpts::new()).await.unwrap();
-        fence::enter(&mut a, &resource, &shared(11)).await.unwrap();
-        fence::enter(&mut b, &resource, &shared(12)).await.unwrap();
+        fence::enter_shared(&mut a, &resource, &shared_pass(11)).await.unwrap();
+        fence::enter_shared(&mut b, &resource, &shared_pass(12)).await.unwrap();
         let mut c = three.start_transaction(TxOpts::new()).await.unwrap();
-        let waits = fence::enter(&mut c, &resource, &entrant(13)).await.unwrap_err();
+        let waits = fence::enter(&mut c, &resource, &pass(13)).await.unwrap_err();
         assert!(format!("{waits:?}").contains("1205"), "{waits:?}");
         c.rollback().await.unwrap();
         a.commit().await.unwrap();
         b.commit().await.unwrap();
         three.exec_drop(fence::ENTER_SQL, (&resource, 13, None::<&str>, None::<&str>)).await.unwrap();
         let mut a = one.start_transaction(TxOpts::new()).await.unwrap();
-        let stale = fence::enter(&mut a, &resource, &shared(12)).await.unwrap_err();
+        let stale = fence::enter_shared(&mut a, &resource, &shared_pass(12)).await.unwrap_err();
         assert!(stale.is_stale(), "{stale:?}");
         a.rollback().await.unwrap();
     });
@@ -262,7 +260,7 @@ fn a_shared_entry_is_marked_though_its_session_remembers_one_that_is_gone() {
             let resource = fresh("remembered");
             two.exec_drop(fence::ENTER_SQL, (&resource, 33, None::<&str>, None::<&str>)).await.unwrap();
             let mut tx = one.start_transaction(TxOpts::new()).await.unwrap();
-            fence::enter(&mut tx, &resource, &shared(34)).await.unwrap();
+            fence::enter_shared(&mut tx, &resource, &shared_pass(34)).await.unwrap();
             if reset {
                 tx.commit().await.unwrap();
                 two.exec_drop(fence::RESET_SQL, (&resource,)).await.unwrap();
@@ -270,12 +268,12 @@ fn a_shared_entry_is_marked_though_its_session_remembers_one_that_is_gone() {
                 tx.rollback().await.unwrap();
             }
             let mut tx = one.start_transaction(TxOpts::new()).await.unwrap();
-            let gone = fence::enter(&mut tx, &resource, &shared(34)).await.unwrap_err();
+            let gone = fence::enter_shared(&mut tx, &resource, &shared_pass(34)).await.unwrap_err();
             let lockkeeper::fence::FenceError::Driver(Error::Server(gone)) = gone else { panic!("{gone:?}") };
             assert!(fence::is_conflict(gone.code), "{gone:?}");
             tx.rollback().await.unwrap();
             let mut tx = one.start_transaction(TxOpts::new()).await.unwrap();
-            fence::enter(&mut tx, &resource, &shared(34)).await.unwrap();
+            fence::enter_shared(&mut tx, &resource, &shared_pass(34)).await.unwrap();
             tx.commit().await.unwrap();
             let late = two.exec_drop(fence::ENTER_SQL, (&resource, 33, None::<&str>, None::<&str>)).await;
             assert!(late.map_err(refused).is_err_and(|r| r.is_stale()));
@@ -308,7 +306,7 @@ fn status_reset_and_rights() {
         // Another transaction is inside another fence meanwhile.
         let mut other = Conn::from_url(server.url()).await.unwrap();
         let mut open = other.start_transaction(TxOpts::new()).await.unwrap();
-        fence::enter(&mut open, &fresh("inside"), &entrant(1)).await.unwrap();
+        fence::enter(&mut open, &fresh("inside"), &pass(1)).await.unwrap();
         root.query_drop("SET innodb_lock_wait_timeout = 20").await.unwrap();
         root.exec_drop(fence::RESET_SQL, (&resource,)).await.unwrap();
         assert_eq!(root.affected_rows(), 1);

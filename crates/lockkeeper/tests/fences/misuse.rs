@@ -1,10 +1,8 @@
 //! Entries that go wrong, or are made in ways the page does not show: none of them may lower a fence.
 
-use crate::isolation::entrant;
 use crate::sqlite::Sqlite;
-use crate::{Database, RUNTIME, Refused, fresh, mariadb, postgres};
-use lockkeeper::Token;
-use lockkeeper::fence::{self, Entrant, FenceError, Refusal, is_stale};
+use crate::{Database, RUNTIME, Refused, fresh, mariadb, pass, postgres, shared_pass};
+use lockkeeper::fence::{self, FenceError, Refusal, is_stale};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 use std::sync::Barrier;
@@ -28,7 +26,7 @@ pub(crate) fn first_entries(database: &dyn Database) {
                     together.wait();
                     let done = loop {
                         let done = session.transaction(&mut |tx| {
-                            tx.enter(resource, &entrant(token))?;
+                            tx.enter(resource, &pass(token))?;
                             let value = tx.read(resource)?;
                             tx.write(resource, value + 1)
                         });
@@ -46,7 +44,7 @@ pub(crate) fn first_entries(database: &dyn Database) {
     });
     for (resource, accepted) in resources.iter().zip(&accepted) {
         assert_eq!(database.get(resource), accepted.load(Ordering::SeqCst), "{resource}");
-        let late = database.session().transaction(&mut |tx| tx.enter(resource, &entrant(33)));
+        let late = database.session().transaction(&mut |tx| tx.enter(resource, &pass(33)));
         assert!(late.is_err_and(|refused| refused.is_stale()), "{resource}");
     }
 }
@@ -55,10 +53,8 @@ pub(crate) fn first_entries(database: &dyn Database) {
 pub(crate) fn rolled_back(database: &dyn Database) {
     let resource = fresh("undone");
     let mut session = database.session();
-    let enter = |token: u64, store: Option<&'static str>| {
-        let entrant = Entrant::exclusive(Token::new(token).unwrap());
-        store.map_or(entrant.clone(), |store| entrant.store(store))
-    };
+    let enter =
+        |token: u64, store: Option<&'static str>| store.map_or_else(|| pass(token), |store| pass(token).store(store));
     for before in [None, Some(20)] {
         if let Some(token) = before {
             session.transaction(&mut |tx| tx.enter(&resource, &enter(token, Some("redis")))).unwrap();
@@ -162,9 +158,14 @@ fn without_rights_a_role_cannot_enter_postgres() {
     RUNTIME.block_on(async {
         let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
         RUNTIME.spawn(connection);
-        for entrant in [entrant(5), Entrant::shared(Token::new(5).unwrap())] {
+        for shared in [false, true] {
             let tx = client.transaction().await.unwrap();
-            let denied = fence::postgres::enter(&tx, "x", &entrant).await.unwrap_err();
+            let entered = if shared {
+                fence::postgres::enter_shared(&tx, "x", &shared_pass(5)).await
+            } else {
+                fence::postgres::enter(&tx, "x", &pass(5)).await
+            };
+            let denied = entered.unwrap_err();
             let FenceError::Driver(error) = &denied else { panic!("{denied:?}") };
             assert_eq!(error.code().map(|c| c.code()), Some("42501"), "{denied:?}");
             assert!(!denied.is_stale() && !is_stale(&denied));
@@ -225,21 +226,21 @@ fn a_stale_token_is_recognised_through_every_driver() {
         client.execute(fence::postgres::ENTER_SQL, &[resource, &34_i64, &none, &none]).await.unwrap();
         let by_text = client.execute(fence::postgres::ENTER_SQL, &[resource, &33_i64, &none, &none]).await.unwrap_err();
         let tx = client.transaction().await.unwrap();
-        let by_entry = fence::postgres::enter(&tx, resource, &entrant(33)).await.unwrap_err();
+        let by_entry = fence::postgres::enter(&tx, resource, &pass(33)).await.unwrap_err();
         recognised(by_entry, by_text);
 
         let mut connection = Conn::from_url(mariadb.url()).await.unwrap();
         connection.exec_drop(fence::mysql::ENTER_SQL, (resource, 34, none, none)).await.unwrap();
         let by_text = connection.exec_drop(fence::mysql::ENTER_SQL, (resource, 33, none, none)).await.unwrap_err();
         let mut tx = connection.start_transaction(mysql_async::TxOpts::new()).await.unwrap();
-        let by_entry = fence::mysql::enter(&mut tx, resource, &entrant(33)).await.unwrap_err();
+        let by_entry = fence::mysql::enter(&mut tx, resource, &pass(33)).await.unwrap_err();
         recognised(by_entry, by_text);
         tx.rollback().await.unwrap();
 
         let client = redis::Client::open(redis.url()).unwrap();
         let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-        fence::redis::enter(&mut connection, resource, &entrant(34)).await.unwrap();
-        let by_entry = fence::redis::enter(&mut connection, resource, &entrant(33)).await.unwrap_err();
+        fence::redis::enter(&mut connection, resource, &pass(34)).await.unwrap();
+        let by_entry = fence::redis::enter(&mut connection, resource, &pass(33)).await.unwrap_err();
         let mut plain = redis::cmd("EVAL");
         plain.arg(fence::redis::SCRIPT).arg(2).arg(resource).arg(fence::redis::fence_key(resource.as_bytes()));
         plain.arg("enter").arg(33).arg("").arg("").arg(1000);
@@ -251,7 +252,7 @@ fn a_stale_token_is_recognised_through_every_driver() {
     connection.execute(fence::sqlite::ENTER_SQL, (resource, 34, None::<&str>, None::<&str>)).unwrap();
     let by_text = connection.execute(fence::sqlite::ENTER_SQL, (resource, 33, None::<&str>, None::<&str>)).unwrap_err();
     let tx = connection.transaction().unwrap();
-    let by_entry = fence::sqlite::enter(&tx, resource, &entrant(33)).unwrap_err();
+    let by_entry = fence::sqlite::enter(&tx, resource, &pass(33)).unwrap_err();
     recognised(by_entry, by_text);
     drop(tx);
     // Other errors of a database are not stale tokens.
@@ -269,11 +270,11 @@ fn a_fence_in_this_process_refuses_readers_of_another_lock() {
         stock.enter(&guard.pass().unwrap(), |n| *n += 1).unwrap();
         guard.release().await.unwrap();
         let reader = keeper.lock("stock").shared().acquire().await.unwrap();
-        assert_eq!(stock.enter_shared(&reader.lease(), |n| *n).unwrap(), 6);
+        assert_eq!(stock.enter_shared(&reader.shared_pass().unwrap(), |n| *n).unwrap(), 6);
         let stranger = keeper.lock("other").shared().acquire().await.unwrap();
-        let refused = stock.enter_shared(&stranger.lease(), |n| *n).unwrap_err();
+        let refused = stock.enter_shared(&stranger.shared_pass().unwrap(), |n| *n).unwrap_err();
         assert_eq!(refused.kind(), lockkeeper::ErrorKind::InvalidConfig, "{refused}");
-        let early = reader.lease();
+        let early = reader.shared_pass().unwrap();
         reader.release().await.unwrap();
         let writer = keeper.lock("stock").acquire().await.unwrap();
         stock.enter(&writer.pass().unwrap(), |n| *n += 1).unwrap();

@@ -1,11 +1,9 @@
 //! What docs/fencing.md says beyond its code.
 
-use crate::isolation::entrant;
 use crate::snippets::code;
 use crate::sqlite::Sqlite;
-use crate::{Database, RUNTIME, Refused, fresh, mariadb, postgres};
-use lockkeeper::Token;
-use lockkeeper::fence::{self, Entrant, FenceError};
+use crate::{Database, RUNTIME, Refused, fresh, mariadb, pass, postgres, shared_pass};
+use lockkeeper::fence::{self, FenceError};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, OptsBuilder, TxOpts};
 use std::time::Duration;
@@ -31,7 +29,7 @@ fn after_a_refusal_the_others_must_be_rolled_back() {
         let mut client = client(&postgres.url()).await;
         for token in [34, 33] {
             let tx = client.transaction().await.unwrap();
-            let entered = fence::postgres::enter(&tx, resource, &entrant(token)).await;
+            let entered = fence::postgres::enter(&tx, resource, &pass(token)).await;
             if token == 34 {
                 entered.unwrap();
                 tx.commit().await.unwrap();
@@ -43,7 +41,7 @@ fn after_a_refusal_the_others_must_be_rolled_back() {
         let mut connection = Conn::from_url(mariadb.url()).await.unwrap();
         for token in [34, 33] {
             let mut tx = connection.start_transaction(TxOpts::new()).await.unwrap();
-            let entered = fence::mysql::enter(&mut tx, resource, &entrant(token)).await;
+            let entered = fence::mysql::enter(&mut tx, resource, &pass(token)).await;
             assert_eq!(entered.is_ok(), token == 34);
             tx.exec_drop("REPLACE INTO balances VALUES (?, 1)", (resource,)).await.unwrap();
             if token == 34 { tx.commit().await.unwrap() } else { tx.rollback().await.unwrap() }
@@ -53,7 +51,7 @@ fn after_a_refusal_the_others_must_be_rolled_back() {
     let mut connection = database.connect();
     for token in [34, 33] {
         let tx = connection.transaction().unwrap();
-        assert_eq!(fence::sqlite::enter(&tx, resource, &entrant(token)).is_ok(), token == 34);
+        assert_eq!(fence::sqlite::enter(&tx, resource, &pass(token)).is_ok(), token == 34);
         tx.execute("REPLACE INTO balances VALUES (?1, 1)", [resource]).unwrap();
         if token == 34 { tx.commit().unwrap() } else { tx.rollback().unwrap() }
     }
@@ -67,11 +65,11 @@ fn read_first(database: &dyn Database) -> Result<i64, Refused> {
     let done = database.session().transaction(&mut |tx| {
         tx.read(&resource)?;
         let earlier = database.session().transaction(&mut |tx| {
-            tx.enter(&resource, &entrant(33))?;
+            tx.enter(&resource, &pass(33))?;
             tx.write(&resource, 101)
         });
         assert_eq!(earlier, Ok(()));
-        tx.enter(&resource, &entrant(34))?;
+        tx.enter(&resource, &pass(34))?;
         seen = tx.read(&resource)?;
         Ok(())
     });
@@ -114,11 +112,11 @@ fn rolling_back_to_an_earlier_savepoint_undoes_the_entry() {
         let (mut one, mut two) = (client(&server.url()).await, client(&server.url()).await);
         let mut tx = one.transaction().await.unwrap();
         let inner = tx.savepoint("before").await.unwrap();
-        fence::postgres::enter(&inner, resource, &entrant(34)).await.unwrap();
+        fence::postgres::enter(&inner, resource, &pass(34)).await.unwrap();
         inner.rollback().await.unwrap();
         let other = two.transaction().await.unwrap();
         other.batch_execute("SET LOCAL lock_timeout = '20s'").await.unwrap();
-        fence::postgres::enter(&other, resource, &entrant(33)).await.unwrap();
+        fence::postgres::enter(&other, resource, &pass(33)).await.unwrap();
         other.commit().await.unwrap();
         tx.rollback().await.unwrap();
     });
@@ -179,7 +177,7 @@ fn rows_say_when_a_holder_has_entered_last() {
         ),
     ];
     for (database, sql, old, limit) in databases {
-        let enter = |name: &str, token| database.session().transaction(&mut |tx| tx.enter(name, &entrant(token)));
+        let enter = |name: &str, token| database.session().transaction(&mut |tx| tx.enter(name, &pass(token)));
         for name in [&used, &refused, &left] {
             enter(name, 34).unwrap();
         }
@@ -208,9 +206,9 @@ fn a_deadlock_is_one_transaction_to_be_repeated() {
                 let (both, resources) = (&both, &resources);
                 scope.spawn(move || {
                     database.session().transaction(&mut |tx| {
-                        tx.enter(&resources[first], &entrant(token))?;
+                        tx.enter(&resources[first], &pass(token))?;
                         both.wait();
-                        tx.enter(&resources[1 - first], &entrant(token))
+                        tx.enter(&resources[1 - first], &pass(token))
                     })
                 })
             };
@@ -232,7 +230,7 @@ fn a_database_that_is_told_to_ends_sessions_that_sit_in_a_fence() {
         let mut next = client(&postgres.url()).await;
         let tx = next.transaction().await.unwrap();
         tx.batch_execute("SET LOCAL lock_timeout = '20s'").await.unwrap();
-        fence::postgres::enter(&tx, resource, &entrant(34)).await.unwrap();
+        fence::postgres::enter(&tx, resource, &pass(34)).await.unwrap();
         tx.commit().await.unwrap();
         assert!(frozen.batch_execute("COMMIT").await.is_err(), "its session was ended");
 
@@ -254,9 +252,9 @@ fn a_shared_holder_of_sqlite_keeps_writers_out() {
     let (mut reader, mut writer) = (database.connect(), database.connect());
     writer.busy_timeout(Duration::ZERO).unwrap();
     let inside = reader.transaction().unwrap();
-    fence::sqlite::enter(&inside, "x", &Entrant::shared(Token::new(3).unwrap())).unwrap();
+    fence::sqlite::enter_shared(&inside, "x", &shared_pass(3)).unwrap();
     let tx = writer.transaction().unwrap();
-    let busy = fence::sqlite::enter(&tx, "other", &entrant(4)).unwrap_err();
+    let busy = fence::sqlite::enter(&tx, "other", &pass(4)).unwrap_err();
     let FenceError::Driver(rusqlite::Error::SqliteFailure(code, _)) = busy else { panic!("{busy:?}") };
     assert!(fence::sqlite::is_conflict(code.extended_code));
 }

@@ -1,10 +1,9 @@
 //! PostgreSQL.
 
-use crate::isolation::entrant;
-use crate::shared::shared;
-use crate::{Body, Database, RUNTIME, Refused, Session, Shared, Tx, fresh};
+use crate::{Body, Database, RUNTIME, Refused, Session, Shared, Shown, Tx, fresh, pass, shared_pass};
+use lockkeeper::Pass;
 use lockkeeper::fence::postgres as fence;
-use lockkeeper::fence::{Entrant, FenceError, LAYOUT, Refusal};
+use lockkeeper::fence::{FenceError, LAYOUT, Refusal};
 use std::sync::Arc;
 use testkit::{PgBouncer, PostgresServer};
 use tokio_postgres::types::Type;
@@ -111,9 +110,9 @@ impl Session for PgSession {
 struct PgTx<'a>(Transaction<'a>);
 
 impl Tx for PgTx<'_> {
-    fn enter(&mut self, resource: &str, entrant: &Entrant) -> Result<(), Refused> {
-        let (token, holder, store) = (entrant.number(), entrant.holder_hex(), entrant.store_name());
-        let done = if entrant.is_shared() {
+    fn enter(&mut self, resource: &str, shown: &dyn Shown) -> Result<(), Refused> {
+        let (token, holder, store) = (shown.number(), shown.holder_hex(), shown.store_name());
+        let done = if shown.is_shared() {
             RUNTIME.block_on(self.0.query(fence::ENTER_SHARED_SQL, &[&resource, &token, &store]))
         } else {
             RUNTIME.block_on(self.0.query(fence::ENTER_SQL, &[&resource, &token, &holder, &store]))
@@ -139,11 +138,11 @@ fn different_resources_do_not_wait_for_each_other() {
     let (mut first, mut second) = (connect(&server), connect(&server));
     RUNTIME.block_on(async {
         let open = first.transaction().await.unwrap();
-        fence::enter(&open, &prefix, &entrant(5)).await.unwrap();
+        fence::enter(&open, &prefix, &pass(5)).await.unwrap();
         let other = second.transaction().await.unwrap();
         other.batch_execute("SET LOCAL lock_timeout = '20s'").await.unwrap();
         for name in [format!("a{prefix}"), format!("{prefix}0"), format!("c{prefix}")] {
-            fence::enter(&other, &name, &entrant(5)).await.unwrap();
+            fence::enter(&other, &name, &pass(5)).await.unwrap();
         }
         other.commit().await.unwrap();
         open.commit().await.unwrap();
@@ -157,24 +156,27 @@ fn shared_holders_are_inside_together_and_an_exclusive_one_waits() {
     let (mut one, mut two, mut three) = (connect(&server), connect(&server), connect(&server));
     RUNTIME.block_on(async {
         // A short transaction raises the mark; then each may stay inside as long as it likes.
-        for (client, entrant) in [(&mut three, entrant(10)), (&mut one, shared(11)), (&mut two, shared(12))] {
+        let tx = three.transaction().await.unwrap();
+        fence::enter(&tx, &resource, &pass(10)).await.unwrap();
+        tx.commit().await.unwrap();
+        for (client, token) in [(&mut one, 11), (&mut two, 12)] {
             let tx = client.transaction().await.unwrap();
-            fence::enter(&tx, &resource, &entrant).await.unwrap();
+            fence::enter_shared(&tx, &resource, &shared_pass(token)).await.unwrap();
             tx.commit().await.unwrap();
         }
         let a = one.transaction().await.unwrap();
         let b = two.transaction().await.unwrap();
-        fence::enter(&a, &resource, &shared(11)).await.unwrap();
-        fence::enter(&b, &resource, &shared(12)).await.unwrap();
+        fence::enter_shared(&a, &resource, &shared_pass(11)).await.unwrap();
+        fence::enter_shared(&b, &resource, &shared_pass(12)).await.unwrap();
         // A transaction that raises the mark waits for neither of them, only for another that raises it.
         let raises = three.transaction().await.unwrap();
         raises.batch_execute("SET LOCAL lock_timeout = '20s'").await.unwrap();
-        fence::enter(&raises, &resource, &shared(13)).await.unwrap();
-        fence::enter(&a, &resource, &shared(11)).await.unwrap();
+        fence::enter_shared(&raises, &resource, &shared_pass(13)).await.unwrap();
+        fence::enter_shared(&a, &resource, &shared_pass(11)).await.unwrap();
         raises.commit().await.unwrap();
         let c = three.transaction().await.unwrap();
         c.batch_execute("SET LOCAL lock_timeout = '100ms'").await.unwrap();
-        let waits = fence::enter(&c, &resource, &entrant(14)).await;
+        let waits = fence::enter(&c, &resource, &pass(14)).await;
         assert!(
             matches!(&waits, Err(FenceError::Driver(e)) if e.code().is_some_and(|c| c.code() == "55P03")),
             "{waits:?}"
@@ -183,10 +185,10 @@ fn shared_holders_are_inside_together_and_an_exclusive_one_waits() {
         a.commit().await.unwrap();
         b.commit().await.unwrap();
         let c = three.transaction().await.unwrap();
-        fence::enter(&c, &resource, &entrant(14)).await.unwrap();
+        fence::enter(&c, &resource, &pass(14)).await.unwrap();
         c.commit().await.unwrap();
         let a = one.transaction().await.unwrap();
-        let stale = fence::enter(&a, &resource, &shared(12)).await.unwrap_err();
+        let stale = fence::enter_shared(&a, &resource, &shared_pass(12)).await.unwrap_err();
         assert!(stale.is_stale(), "{stale:?}");
         assert_eq!(lockkeeper::Error::from(stale).kind(), lockkeeper::ErrorKind::Stale);
     });
@@ -252,9 +254,9 @@ fn an_entry_and_its_write_stay_together_behind_a_pooler() {
     let resource = fresh("pooled");
     server.sql(&format!("INSERT INTO balances VALUES ('{resource}', 0)"));
     let next = Arc::new(std::sync::atomic::AtomicU64::new(1));
-    let add = async |client: &mut Client, resource: &str, entrant: &Entrant| {
+    let add = async |client: &mut Client, resource: &str, shown: &Pass| {
         let tx = client.transaction().await.unwrap();
-        if let Err(error) = fence::enter(&tx, resource, entrant).await {
+        if let Err(error) = fence::enter(&tx, resource, shown).await {
             assert!(error.is_stale(), "{error:?}");
             tx.rollback().await.unwrap();
             return 0;
@@ -277,7 +279,7 @@ fn an_entry_and_its_write_stay_together_behind_a_pooler() {
                 let mut added = 0_i64;
                 for _ in 0..EACH {
                     let token = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                    added += add(&mut client, &resource, &entrant(token)).await;
+                    added += add(&mut client, &resource, &pass(token)).await;
                 }
                 added
             })
@@ -297,9 +299,9 @@ fn an_entry_and_its_write_stay_together_behind_a_pooler() {
     let mut late = connect_to(&bouncer.url());
     RUNTIME.block_on(async {
         for _ in 0..5 {
-            assert_eq!(add(&mut late, &resource, &entrant(1)).await, 0);
+            assert_eq!(add(&mut late, &resource, &pass(1)).await, 0);
         }
-        assert_eq!(add(&mut late, &resource, &entrant(CLIENTS * EACH + 1)).await, 1);
+        assert_eq!(add(&mut late, &resource, &pass(CLIENTS * EACH + 1)).await, 1);
     });
     assert_eq!(balance(), (added + 1).to_string());
 }

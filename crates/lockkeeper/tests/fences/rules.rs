@@ -1,8 +1,8 @@
 //! What a fence decides, compared with the rule written once more in Rust.
 
-use crate::{Database, Refused, fresh};
-use lockkeeper::fence::{Entrant, Marks, Refusal};
-use lockkeeper::{HolderId, LockName, Pass, Token};
+use crate::{Database, Refused, Shown, fresh, pass, pass_of, shared_pass};
+use lockkeeper::fence::{Marks, Refusal};
+use lockkeeper::{HolderId, LockName, Pass, SharedPass, Token};
 
 /// What a fence remembers.
 #[derive(Default)]
@@ -33,16 +33,13 @@ impl Case {
         }
     }
 
-    fn entrant(self) -> Entrant {
-        let token = Token::new(self.token).unwrap();
-        let mut entrant = if self.shared { Entrant::shared(token) } else { Entrant::exclusive(token) };
-        if let Some(holder) = self.holder {
-            entrant = entrant.holder(HolderId::from_u128(holder));
+    fn shown(self) -> Box<dyn Shown> {
+        if self.shared {
+            let pass = shared_pass(self.token);
+            return Box::new(self.store.map_or_else(|| pass.clone(), |store| pass.clone().store(store)));
         }
-        if let Some(store) = self.store {
-            entrant = entrant.store(store);
-        }
-        entrant
+        let pass = self.holder.map_or_else(|| pass(self.token), |holder| pass_of(self.token, holder));
+        Box::new(self.store.map_or_else(|| pass.clone(), |store| pass.clone().store(store)))
     }
 }
 
@@ -84,7 +81,7 @@ pub(crate) fn agree(database: &dyn Database) {
             let case = Case::random();
             history.push(case);
             let expected = model.enter(case);
-            let decided = match session.transaction(&mut |tx| tx.enter(&resource, &case.entrant())) {
+            let decided = match session.transaction(&mut |tx| tx.enter(&resource, &*case.shown())) {
                 Ok(()) => None,
                 Err(Refused::Fence { refusal, code, message }) => {
                     assert_eq!(refusal == Refusal::Stale, code == database.stale_code(), "{code} {message}");
@@ -110,13 +107,13 @@ fn the_model_is_the_rule_of_marks() {
         let (mut model, mut marks) = (Model::default(), Marks::default());
         let mut history = Vec::new();
         for _ in 0..8 {
-            let holder = fastrand::u128(1..3);
-            let case = Case { holder: Some(holder), store: None, ..Case::random() };
+            let case = Case { store: None, ..Case::random() };
             history.push(case);
             let passes = if case.shared {
-                marks.enter_shared(&lock, &lock, token(case.token))
+                marks.enter_shared(&lock, &SharedPass::new(lock.clone(), token(case.token)))
             } else {
-                let pass = Pass::new(lock.clone(), token(case.token), HolderId::from_u128(holder));
+                let holder = case.holder.map_or(HolderId::UNKNOWN, HolderId::from_u128);
+                let pass = Pass::new(lock.clone(), token(case.token), holder);
                 // Where only Exclusive holders enter, registers and all other fences agree.
                 if marks.shared().is_none() {
                     assert_eq!(
@@ -133,9 +130,8 @@ fn the_model_is_the_rule_of_marks() {
 
 pub(crate) fn ranges(database: &dyn Database) {
     let mut session = database.session();
-    let mut enter = |resource: &str| {
-        session.transaction(&mut |tx| tx.enter(resource, &Entrant::exclusive(Token::MAX).store("s"))).err()
-    };
+    let mut enter =
+        |resource: &str| session.transaction(&mut |tx| tx.enter(resource, &pass(Token::MAX.get()).store("s"))).err();
     for resource in ["", &"x".repeat(513), &"ö".repeat(257)] {
         let refused = enter(resource);
         assert!(matches!(refused, Some(Refused::Fence { refusal: Refusal::Invalid, .. })), "{refused:?}");
@@ -144,7 +140,7 @@ pub(crate) fn ranges(database: &dyn Database) {
     for resource in ["x".repeat(512), longest, fresh("it's"), fresh("two\nlines"), fresh("a\\b%c_d")] {
         assert_eq!(enter(&resource), None, "{resource}");
         // Names that differ in case, accents or a trailing space are different resources.
-        let low = Entrant::exclusive(Token::new(1).unwrap());
+        let low = pass(1);
         let refused = session_enter(database, &resource, &low);
         assert!(refused.is_some_and(|r| r.is_stale()), "{resource}");
         if resource.len() < 500 {
@@ -157,6 +153,6 @@ pub(crate) fn ranges(database: &dyn Database) {
     }
 }
 
-fn session_enter(database: &dyn Database, resource: &str, entrant: &Entrant) -> Option<Refused> {
-    database.session().transaction(&mut |tx| tx.enter(resource, entrant)).err()
+fn session_enter(database: &dyn Database, resource: &str, shown: &dyn Shown) -> Option<Refused> {
+    database.session().transaction(&mut |tx| tx.enter(resource, shown)).err()
 }

@@ -1,28 +1,23 @@
 //! Shared holders at a fence: an earlier writer never writes after their entry, and they do not exclude each other.
 
-use crate::isolation::entrant;
-use crate::{Database, RUNTIME, Refused, Session, fresh};
+use crate::{Database, RUNTIME, Refused, Session, Shown, fresh, pass_of, shared_pass};
 use fastrand::Rng;
-use lockkeeper::fence::{Entrant, is_stale};
-use lockkeeper::{ErrorKind, Fence, HolderId, Keeper, Token};
+use lockkeeper::fence::is_stale;
+use lockkeeper::{ErrorKind, Fence, Keeper, Pass};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use testkit::SOON;
 
-pub(crate) fn shared(token: u64) -> Entrant {
-    Entrant::shared(Token::new(token).unwrap())
-}
-
-fn holder(token: u64, id: u128) -> Entrant {
-    entrant(token).holder(HolderId::from_u128(id)).store("test")
+fn holder(token: u64, id: u128) -> Pass {
+    pass_of(token, id).store("test")
 }
 
 /// Enters and reads.
-fn read(session: &mut dyn Session, resource: &str, entrant: &Entrant) -> Result<i64, Refused> {
+fn read(session: &mut dyn Session, resource: &str, shown: &dyn Shown) -> Result<i64, Refused> {
     let mut seen = 0;
     let done = session.transaction(&mut |tx| {
-        tx.enter(resource, entrant)?;
+        tx.enter(resource, shown)?;
         seen = tx.read(resource)?;
         Ok(())
     });
@@ -30,9 +25,9 @@ fn read(session: &mut dyn Session, resource: &str, entrant: &Entrant) -> Result<
 }
 
 /// Enters and writes.
-fn write(session: &mut dyn Session, resource: &str, entrant: &Entrant, value: i64) -> Result<(), Refused> {
+fn write(session: &mut dyn Session, resource: &str, shown: &dyn Shown, value: i64) -> Result<(), Refused> {
     session.transaction(&mut |tx| {
-        tx.enter(resource, entrant)?;
+        tx.enter(resource, shown)?;
         tx.write(resource, value)
     })
 }
@@ -56,19 +51,19 @@ pub(crate) fn stale_writer(database: &dyn Database) {
         let (mut a, mut b) = (database.session(), database.session());
         let writer = holder(33, 1);
         write(&mut *a, &resource, &writer, 101).unwrap();
-        assert_eq!(read(&mut *b, &resource, &shared(later)), Ok(101));
+        assert_eq!(read(&mut *b, &resource, &shared_pass(later)), Ok(101));
         let late = write(&mut *a, &resource, &writer, 666);
         assert!(late.as_ref().is_err_and(Refused::is_stale), "the writer of before: {late:?}");
-        assert_eq!(read(&mut *b, &resource, &shared(later)), Ok(101), "B holds, and reads what it has read");
+        assert_eq!(read(&mut *b, &resource, &shared_pass(later)), Ok(101), "B holds, and reads what it has read");
         // A later reader does not make an earlier reader stale, and the next holder gets in.
-        assert_eq!(read(&mut *a, &resource, &shared(33)), Ok(101));
+        assert_eq!(read(&mut *a, &resource, &shared_pass(33)), Ok(101));
         write(&mut *a, &resource, &holder(later + 1, 3), 102).unwrap();
-        assert!(read(&mut *b, &resource, &shared(later)).is_err_and(|r| r.is_stale()));
+        assert!(read(&mut *b, &resource, &shared_pass(later)).is_err_and(|r| r.is_stale()));
     }
     // No writer has been here yet: the reader is the first to enter.
     let resource = fresh("below-first");
     database.set(&resource, 100);
-    assert_eq!(read(&mut *database.session(), &resource, &shared(34)), Ok(100));
+    assert_eq!(read(&mut *database.session(), &resource, &shared_pass(34)), Ok(100));
     let late = write(&mut *database.session(), &resource, &holder(33, 1), 666);
     assert!(late.is_err_and(|r| r.is_stale()));
     assert_eq!(database.get(&resource), 100);
@@ -80,7 +75,7 @@ pub(crate) fn waits_for_a_writer(database: &dyn Database) {
         let resource = fresh("writer-inside");
         database.set(&resource, 100);
         if entered_before {
-            assert_eq!(read(&mut *database.session(), &resource, &shared(32)), Ok(100));
+            assert_eq!(read(&mut *database.session(), &resource, &shared_pass(32)), Ok(100));
         }
         let (inside, is_inside) = channel();
         let (finished, finishes) = channel();
@@ -89,7 +84,7 @@ pub(crate) fn waits_for_a_writer(database: &dyn Database) {
             scope.spawn(move || {
                 let mut session = database.session();
                 is_inside.recv().unwrap();
-                finished.send(settled(|| read(&mut *session, name, &shared(34)))).unwrap();
+                finished.send(settled(|| read(&mut *session, name, &shared_pass(34)))).unwrap();
             });
             let mut session = database.session();
             let writer = session.transaction(&mut |tx| {
@@ -115,7 +110,7 @@ pub(crate) fn is_waited_for(database: &dyn Database) {
         database.set(&resource, 100);
         write(&mut *database.session(), &resource, &holder(33, 1), 101).unwrap();
         if entered_before {
-            assert_eq!(read(&mut *database.session(), &resource, &shared(34)), Ok(101));
+            assert_eq!(read(&mut *database.session(), &resource, &shared_pass(34)), Ok(101));
         }
         let (inside, is_inside) = channel();
         let (finished, finishes) = channel();
@@ -127,7 +122,7 @@ pub(crate) fn is_waited_for(database: &dyn Database) {
                 finished.send(settled(|| write(&mut *session, name, &holder(token, 1), 666))).unwrap();
             });
             let reader = database.session().transaction(&mut |tx| {
-                tx.enter(name, &shared(34))?;
+                tx.enter(name, &shared_pass(34))?;
                 assert_eq!(tx.read(name), Ok(101));
                 inside.send(()).unwrap();
                 let early = finishes.recv_timeout(Duration::from_millis(200));
@@ -179,7 +174,7 @@ fn torn_reads(database: &dyn Database, reader: Reader, seed: u64, runs: u64) -> 
                     torn += u32::from(value < 350 && seen.replace(value).is_some_and(|before| before != value));
                     None
                 }
-                (_, Reader::Enters) => match read(session, &resource, &shared(34)) {
+                (_, Reader::Enters) => match read(session, &resource, &shared_pass(34)) {
                     Ok(value) => {
                         torn += u32::from(seen.replace(value).is_some_and(|before| before != value));
                         None
@@ -231,10 +226,14 @@ pub(crate) fn at_once(database: &dyn Database) {
                     let token = next.fetch_add(1, Ordering::SeqCst) + random.u64(..3);
                     let pause = Duration::from_micros(random.u64(..1000));
                     let (is_shared, before) = (worker % 2 == 0, left.load(Ordering::SeqCst));
-                    let who = if is_shared { shared(token) } else { holder(token, u128::from(worker * 100 + round)) };
+                    let who: Box<dyn Shown> = if is_shared {
+                        Box::new(shared_pass(token))
+                    } else {
+                        Box::new(holder(token, u128::from(worker * 100 + round)))
+                    };
                     let done = settled(|| {
                         session.transaction(&mut |tx| {
-                            tx.enter(resource, &who)?;
+                            tx.enter(resource, &*who)?;
                             let value = tx.read(resource)?;
                             std::thread::sleep(pause);
                             if is_shared {
@@ -276,15 +275,16 @@ fn in_this_process_a_stale_writer_is_refused_below_a_later_shared_holder() {
         stock.enter(&stale, |n| *n = 101).unwrap();
         writer.release().await.unwrap();
         let reader = keeper.lock("stock").shared().acquire().await.unwrap();
-        assert_eq!(stock.enter_shared(&reader.lease(), |n| *n).unwrap(), 101);
+        assert_eq!(stock.enter_shared(&reader.shared_pass().unwrap(), |n| *n).unwrap(), 101);
         let late = stock.enter(&stale, |n| *n = 666).unwrap_err();
         assert!(is_stale(&late), "{late}");
-        assert_eq!(stock.enter_shared(&reader.lease(), |n| *n).unwrap(), 101);
+        assert_eq!(stock.enter_shared(&reader.shared_pass().unwrap(), |n| *n).unwrap(), 101);
         reader.release().await.unwrap();
         let next = keeper.lock("stock").acquire().await.unwrap();
         stock.enter(&next.pass().unwrap(), |n| *n = 102).unwrap();
-        // An Exclusive holder that only reads must not shut itself out.
-        assert_eq!(stock.enter_shared(&next.lease(), |n| *n).unwrap(), 102);
+        // An Exclusive holder that only reads must not shut itself out: it has no Shared pass.
+        assert_eq!(next.shared_pass().unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(stock.enter(&next.pass().unwrap(), |n| *n).unwrap(), 102);
         stock.enter(&next.pass().unwrap(), |n| *n = 103).unwrap();
     });
 }
@@ -296,7 +296,7 @@ fn in_this_process_a_shared_holder_binds_the_fence_to_its_lock() {
         let keeper = Keeper::connect("memory:").await.unwrap();
         let stock = Fence::new("stock", 5).unwrap();
         let reader = keeper.lock("stock").shared().acquire().await.unwrap();
-        stock.enter_shared(&reader.lease(), |n| *n).unwrap();
+        stock.enter_shared(&reader.shared_pass().unwrap(), |n| *n).unwrap();
         let stranger = keeper.lock("other").acquire().await.unwrap();
         let refused = stock.enter(&stranger.pass().unwrap(), |n| *n = 6).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidConfig, "{refused}");

@@ -1,9 +1,8 @@
 //! SQLite.
 
-use crate::isolation::entrant;
-use crate::{Body, Database, Refused, Session, Tx, fresh};
+use crate::{Body, Database, Refused, Session, Shown, Tx, fresh, pass};
 use lockkeeper::fence::sqlite as fence;
-use lockkeeper::fence::{Entrant, LAYOUT, Refusal};
+use lockkeeper::fence::{LAYOUT, Refusal};
 use metrics_util::debugging::DebuggingRecorder;
 use rusqlite::{Connection, Error, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
@@ -95,9 +94,9 @@ impl Session for LiteSession {
 struct LiteTx<'a>(Transaction<'a>);
 
 impl Tx for LiteTx<'_> {
-    fn enter(&mut self, resource: &str, entrant: &Entrant) -> Result<(), Refused> {
-        let (token, holder, store) = (entrant.number(), entrant.holder_hex(), entrant.store_name());
-        let done = if entrant.is_shared() {
+    fn enter(&mut self, resource: &str, shown: &dyn Shown) -> Result<(), Refused> {
+        let (token, holder, store) = (shown.number(), shown.holder_hex(), shown.store_name());
+        let done = if shown.is_shared() {
             self.0.execute(fence::ENTER_SHARED_SQL, (resource, token, store))
         } else {
             self.0.execute(fence::ENTER_SQL, (resource, token, holder, store))
@@ -158,10 +157,10 @@ impl OwnColumnSession {
 }
 
 impl Tx for OwnColumnSession {
-    fn enter(&mut self, resource: &str, entrant: &Entrant) -> Result<(), Refused> {
-        self.shown = Some(entrant.number());
+    fn enter(&mut self, resource: &str, shown: &dyn Shown) -> Result<(), Refused> {
+        self.shown = Some(shown.number());
         let sql = "UPDATE balances SET fence_token = ?2 WHERE id = ?1 AND fence_token <= ?2";
-        self.guarded(sql, (resource, entrant.number()))
+        self.guarded(sql, (resource, shown.number()))
     }
 
     fn read(&mut self, resource: &str) -> Result<i64, Refused> {
@@ -197,18 +196,18 @@ fn the_typed_entry_and_a_read_before_it() {
     // repeated.
     late.query_row("SELECT value FROM balances WHERE id = ?1", [&resource], |_| Ok(())).unwrap();
     let tx = one.transaction().unwrap();
-    fence::enter(&tx, &resource, &entrant(7)).unwrap();
+    fence::enter(&tx, &resource, &pass(7)).unwrap();
     tx.commit().unwrap();
-    let busy = fence::enter(&late, &resource, &entrant(8)).unwrap_err();
+    let busy = fence::enter(&late, &resource, &pass(8)).unwrap_err();
     let lockkeeper::fence::FenceError::Driver(Error::SqliteFailure(code, _)) = &busy else { panic!("{busy:?}") };
     assert!(fence::is_conflict(code.extended_code), "{busy:?}");
     late.rollback().unwrap();
     let late = two.transaction().unwrap();
-    fence::enter(&late, &resource, &entrant(8)).unwrap();
+    fence::enter(&late, &resource, &pass(8)).unwrap();
     late.commit().unwrap();
     let tx = one.transaction().unwrap();
     let recorder = DebuggingRecorder::new();
-    let stale = metrics::with_local_recorder(&recorder, || fence::enter(&tx, &resource, &entrant(7)).unwrap_err());
+    let stale = metrics::with_local_recorder(&recorder, || fence::enter(&tx, &resource, &pass(7)).unwrap_err());
     assert!(stale.is_stale() && stale.to_string().starts_with("LK001 "), "{stale}");
     let counted = format!("{:?}", recorder.snapshotter().snapshot().into_vec());
     assert!(counted.contains("lockkeeper_fence_rejections_total") && counted.contains("sqlite"), "{counted}");

@@ -3,7 +3,6 @@
 
 use crate::{Database, Refused, mariadb, postgres, sqlite};
 use lockkeeper::blocking::{Guard, Keeper};
-use lockkeeper::fence::Entrant;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -37,11 +36,11 @@ fn alice() {
         _ => Box::new(sqlite::Sqlite::at(Path::new(&url))),
     };
     let (_keeper, guard) = acquire(&place);
-    let entrant = Entrant::of(&guard.lease()).unwrap();
+    let pass = guard.pass().unwrap();
     let mut session = database.session();
     let mut balance = 0;
     let read = session.transaction(&mut |tx| {
-        tx.enter(RESOURCE, &entrant)?;
+        tx.enter(RESOURCE, &pass)?;
         balance = tx.read(RESOURCE)?;
         Ok(())
     });
@@ -51,7 +50,7 @@ fn alice() {
     // Stopped here, after its last check of the guard. A holder that forgets the check comes here too.
     eventually(SOON, "go", || place.join("go").exists());
     let late = session.transaction(&mut |tx| {
-        tx.enter(RESOURCE, &entrant)?;
+        tx.enter(RESOURCE, &pass)?;
         tx.write(RESOURCE, balance + 1)
     });
     match late {
@@ -73,9 +72,9 @@ fn tell(database: &dyn Database, url: &str) {
 
     // Bob is granted the lock only after Alice's lease has ended.
     let (_keeper, bob) = acquire(place.path());
-    let entrant = Entrant::of(&bob.lease()).unwrap();
+    let pass = bob.pass().unwrap();
     let done = database.session().transaction(&mut |tx| {
-        tx.enter(RESOURCE, &entrant)?;
+        tx.enter(RESOURCE, &pass)?;
         let balance = tx.read(RESOURCE)?;
         tx.write(RESOURCE, balance + 50)
     });

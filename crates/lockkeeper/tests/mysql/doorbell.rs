@@ -36,7 +36,7 @@ impl Place {
 
     async fn keeper(&self, options: &str) -> (Arc<MysqlStore>, Keeper) {
         let store = Arc::new(MysqlStore::connect(&self.url(options)).await.expect("connected"));
-        let keeper = Keeper::builder_for(store.clone()).ttl(TTL).connect().await.expect("a keeper");
+        let keeper = Keeper::builder().ttl(TTL).open(store.clone()).expect("a keeper");
         (store, keeper)
     }
 

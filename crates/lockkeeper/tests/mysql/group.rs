@@ -24,7 +24,7 @@ async fn members_of_a_group_exclude_each_other_and_lost_transactions_may_be_repe
     }
     let mut tasks = tokio::task::JoinSet::new();
     for url in group.members.iter().chain(&group.members).map(|member| member.url()) {
-        let keeper = Keeper::builder(url).ttl(Duration::from_secs(20)).connect().await.expect("connected");
+        let keeper = Keeper::builder().ttl(Duration::from_secs(20)).connect(url).await.expect("connected");
         tasks.spawn(async move {
             for _ in 0..SECTIONS {
                 let guard = loop {

@@ -55,7 +55,7 @@ fn start(kind: Kind, server: &MysqlServer) -> Peer {
 
 async fn keeper(kind: Kind, server: &MysqlServer) -> Keeper {
     let url = format!("{}?{}", server.url(), kind.options);
-    Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, key: &str) -> Guard {
@@ -173,7 +173,7 @@ async fn take_turns(kind: Kind) {
 /// Leases that nobody ends, on both sides.
 async fn overstay(kind: Kind, server: &MysqlServer, peer: &mut Peer) {
     let hasty = format!("{}?{}", server.url(), kind.options);
-    let hasty = Keeper::builder(hasty).ttl(Duration::from_secs(2)).connect().await.expect("connected");
+    let hasty = Keeper::builder().ttl(Duration::from_secs(2)).connect(hasty).await.expect("connected");
     assert!(peer.ask("take late 500"), "free");
     let guard = taken(&hasty, "late").await;
     // Theirs is over: what they do now is in vain.

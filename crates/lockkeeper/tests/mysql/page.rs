@@ -87,7 +87,7 @@ async fn options_do_what_the_page_says() {
     }
     let (url, said) = (database("options"), warnings::all());
     // This server does not wait for the disk.
-    let error = Keeper::builder(&url).require(Guarantee::Durable).connect().await.map(drop).expect_err("less");
+    let error = Keeper::builder().require(Guarantee::Durable).connect(&url).await.map(drop).expect_err("less");
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     assert!(said.count("innodb_flush_log_at_trx_commit") > 0);
     let first = keeper(&url).await;

@@ -17,7 +17,7 @@ const OWNER: &str = "CREATE, CREATE ROUTINE, ALTER ROUTINE, SELECT, INSERT, UPDA
 static SHARED: LazyLock<&'static MysqlServer> = LazyLock::new(|| MysqlServer::with(&["--log-bin=log"]).share());
 
 async fn keeper(url: &str) -> Keeper {
-    Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {

@@ -4,7 +4,7 @@
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::mysql::MysqlStore;
-use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, State, Store as _};
+use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, Phase, Store as _};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use std::slice::from_ref;
@@ -29,7 +29,7 @@ const LAYOUTS: [(&str, &str); 2] = [("", "lockkeeper_lock"), ("layout=shedlock&"
 const WAITING: &str = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'";
 
 async fn keeper(server: &MysqlServer, options: &str, ttl: Duration) -> Keeper {
-    Keeper::builder(format!("{}?{options}", server.url())).ttl(ttl).connect().await.expect("connected")
+    Keeper::builder().ttl(ttl).connect(format!("{}?{options}", server.url())).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -237,7 +237,7 @@ async fn others_are_renewed(layout: (&str, &str), ttl: Duration) {
     let somebody = somebody(&server, table).await;
     assert_eq!(guard.lost().await, LossReason::Expired);
     for other in &others {
-        assert_eq!(other.state(), State::Held, "{:?}", other.name());
+        assert_eq!(other.phase(), Phase::Held, "{:?}", other.name());
         other.check().expect("renewed");
     }
     let_go(somebody).await;

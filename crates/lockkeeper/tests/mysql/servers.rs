@@ -3,7 +3,7 @@
 use lockkeeper::clock::Stamp;
 use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::mysql::MysqlStore;
-use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, State, Store};
+use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, Phase, Store};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use testkit::{MysqlServer, SOON, eventually};
@@ -33,7 +33,7 @@ static SHARED: LazyLock<&'static MysqlServer> = LazyLock::new(|| {
 const DEADLOCKS: &str = "SELECT COUNT FROM information_schema.INNODB_METRICS WHERE NAME = 'lock_deadlocks'";
 
 async fn keeper(url: &str) -> Keeper {
-    Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -94,7 +94,7 @@ async fn a_restart_keeps_locks_and_tokens() {
     server.start();
     tokio::time::sleep(TTL).await;
     // A machine so slow that the server was away for the whole lease proves nothing either way.
-    if guard.state() == State::Held {
+    if guard.phase() == Phase::Held {
         assert!(keeper.lock("x").try_acquire().await.expect("answered").is_none());
     }
     let token = guard.token();
@@ -107,7 +107,7 @@ async fn a_frozen_server_loses_the_lock_at_its_deadline_and_not_before() {
     let server = MysqlServer::new();
     for options in ["", "?mode=get_lock"] {
         let url = format!("{}{options}", server.url());
-        let keeper = Keeper::builder(url).ttl(Duration::from_secs(2)).connect().await.unwrap();
+        let keeper = Keeper::builder().ttl(Duration::from_secs(2)).connect(url).await.unwrap();
         let began = Instant::now();
         let guard = taken(&keeper, "x").await;
         server.pause();
@@ -467,7 +467,7 @@ async fn tls_is_as_strict_as_it_is_asked_to_be() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_a_session_is_told_at_once() {
     let url = database(&SHARED, "session");
-    let mine = Keeper::builder(format!("{url}?mode=get_lock")).ttl(TTL * 100).connect().await.expect("connected");
+    let mine = Keeper::builder().ttl(TTL * 100).connect(format!("{url}?mode=get_lock")).await.expect("connected");
     for _ in 0..3 {
         let [one, two] = [taken(&mine, "one").await, taken(&mine, "Two!").await];
         assert_eq!(SHARED.sql("SELECT IS_FREE_LOCK('one')"), "0");
@@ -489,7 +489,7 @@ async fn the_end_of_a_session_is_told_at_once() {
         SHARED.sql(&format!("KILL {other}"));
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     let other = keeper(&format!("{url}?mode=get_lock")).await;
     assert!(other.lock("one").try_acquire().await.expect("answered").is_none());
     guard.release().await.expect("released");
@@ -512,7 +512,7 @@ async fn a_stepping_clock_delays_nobody_for_long_and_tokens_rise() {
     server.step_clock(-HOUR);
     assert!(clock() < before - HOUR / 2, "the clock was stepped");
     tokio::time::sleep(TTL).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     assert!(!waiting.is_finished());
     let token = guard.token();
     guard.release().await.expect("released");
@@ -557,6 +557,6 @@ async fn rows_that_nobody_uses_are_removed_and_tokens_rise_all_the_same() {
     assert_eq!(SHARED.sql("SELECT name FROM tidy.lockkeeper_lock ORDER BY name"), "held\nused");
     assert_eq!(SHARED.sql("SELECT COUNT(*) FROM tidy.lockkeeper_claim"), "0");
     assert_eq!(SHARED.sql("SELECT COUNT(*) FROM tidy.lockkeeper_register"), "0");
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     assert!(taken(&keeper, "old").await.token().get() > 5);
 }

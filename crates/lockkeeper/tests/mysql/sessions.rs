@@ -1,6 +1,6 @@
 //! `mode=get_lock`: sessions that an operator must leave alone, and sessions whose connection is dead without a word.
 
-use lockkeeper::{Guard, Keeper, LossReason, State, Token};
+use lockkeeper::{Guard, Keeper, LossReason, Phase, Token};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 const TTL: Duration = Duration::from_secs(60);
 
 async fn keeper(server: &MysqlServer) -> Keeper {
-    Keeper::builder(format!("{}?mode=get_lock", server.url())).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(format!("{}?mode=get_lock", server.url())).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -39,7 +39,7 @@ async fn break_ends_no_session_when_another_token_was_drawn_meanwhile() {
     other.query_drop("COMMIT").await.expect("committed");
     assert_eq!(breaking.await.expect("answered"), None);
     assert_eq!(server.sql("SELECT IS_USED_LOCK('x') = IS_USED_LOCK('y')"), "1", "the session lives");
-    assert_eq!((x.state(), y.state()), (State::Held, State::Held));
+    assert_eq!((x.phase(), y.phase()), (Phase::Held, Phase::Held));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -52,7 +52,7 @@ async fn break_ends_no_session_that_has_given_the_lock_back_meanwhile() {
     other.query_drop("COMMIT").await.expect("committed");
     assert_eq!(breaking.await.expect("answered"), None);
     assert_eq!(server.sql("SELECT IS_FREE_LOCK('y')"), "0", "the session lives");
-    assert_eq!(y.state(), State::Held);
+    assert_eq!(y.phase(), Phase::Held);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,7 +61,7 @@ async fn a_dead_connection_holds_up_no_other_lock_once_the_server_is_reachable()
     let gate = Gate::new(server.port());
     let url = format!("mysql://root@127.0.0.1:{}/test?mode=get_lock", gate.port());
     // Longer than any test waits.
-    let keeper = Keeper::builder(url).ttl(Duration::from_secs(3600)).connect().await.expect("connected");
+    let keeper = Keeper::builder().ttl(Duration::from_secs(3600)).connect(url).await.expect("connected");
     let x = taken(&keeper, "x").await;
     let before = server.sql("SELECT IS_USED_LOCK('x')");
     gate.hold();

@@ -1,7 +1,7 @@
 //! Checks that hold beside every other library; each library runs in its real version.
 
 use super::{Kind, Peer, Place, Section, now, section};
-use lockkeeper::{ErrorKind, Guard, Keeper, LossReason, State};
+use lockkeeper::{ErrorKind, Guard, Keeper, LossReason, Phase};
 use std::time::Duration;
 use testkit::{SOON, TempDir, eventually};
 use tokio::task::JoinSet;
@@ -60,7 +60,7 @@ pub(crate) use beside;
 
 async fn keeper(place: &Place) -> Keeper {
     // A label that is not ASCII: their clients read our values as text.
-    Keeper::builder(&place.url).ttl(TTL).label("Gerät").connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).label("Gerät").connect(&place.url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, key: &str) -> Guard {
@@ -295,7 +295,7 @@ pub(crate) async fn late(kind: Kind) {
         assert!(left <= TTL.as_millis(), "{order}: {left}");
     }
     guard.check().expect("still ours");
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
 
     // Our release is late: an operator has freed the lock, and a peer holds it by now.
     server.cli(&["DEL", &key]);
@@ -307,7 +307,7 @@ pub(crate) async fn late(kind: Kind) {
     assert!(peer.ask("free").0, "still theirs");
 
     // Here our guard stays open: it is told of the loss, and our renewals do not prolong the peer's lock.
-    let hasty = Keeper::builder(&place.url).ttl(Duration::from_secs(1)).connect().await.expect("connected");
+    let hasty = Keeper::builder().ttl(Duration::from_secs(1)).connect(&place.url).await.expect("connected");
     let guard = taken(&hasty, &name).await;
     server.cli(&["DEL", &key]);
     assert!(peer.ask(&format!("take {key} 20000")).0, "free");

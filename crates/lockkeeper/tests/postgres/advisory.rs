@@ -18,7 +18,7 @@ fn url(server: &PostgresServer, more: &str) -> String {
 }
 
 async fn keeper(url: &str) -> Keeper {
-    Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -63,7 +63,7 @@ async fn one_connection_holds_everything() {
 #[tokio::test]
 async fn a_session_that_ends_loses_everything_at_once() {
     let mut server = PostgresServer::new();
-    let keeper = Keeper::builder(url(&server, "")).ttl(Duration::from_secs(600)).connect().await.expect("connected");
+    let keeper = Keeper::builder().ttl(Duration::from_secs(600)).connect(url(&server, "")).await.expect("connected");
     for round in 0..2 {
         let (x, y) = (taken(&keeper, "x").await, taken(&keeper, "y").await);
         let token = x.token();
@@ -232,7 +232,7 @@ async fn packets_are_dropped(test: &str, prepare: fn(&PostgresServer)) {
     let socket = server.dir().path().display().to_string().replace('/', "%2F");
     let near = format!("postgres://postgres@{socket}:{}/postgres?mode=advisory", server.port());
     let (far, near) =
-        (Keeper::builder(url(&server, "")).ttl(ttl).connect().await, Keeper::builder(near).ttl(ttl).connect().await);
+        (Keeper::builder().ttl(ttl).connect(url(&server, "")).await, Keeper::builder().ttl(ttl).connect(near).await);
     let (far, near) = (far.expect("connected"), near.expect("connected"));
     let held = taken(&far, "x").await;
     let token = held.token();
@@ -257,7 +257,7 @@ async fn packets_are_dropped(test: &str, prepare: fn(&PostgresServer)) {
 #[tokio::test]
 async fn a_statement_that_fails_leaves_no_lock_behind() {
     let server = PostgresServer::new();
-    let keeper = Keeper::builder(url(&server, "")).ttl(Duration::from_secs(60)).connect().await.expect("connected");
+    let keeper = Keeper::builder().ttl(Duration::from_secs(60)).connect(url(&server, "")).await.expect("connected");
     taken(&keeper, "x").await.release().await.expect("released");
     let kept = taken(&keeper, "kept").await;
     // Somebody has the row of its token: the lock is granted before the statement fails.

@@ -1,11 +1,11 @@
 //! What the PostgreSQL store says when a commit cannot be kept: a disk without room, a standby that is not there.
 
-use lockkeeper::{Error, ErrorKind, Guard, Keeper, State};
+use lockkeeper::{Error, ErrorKind, Guard, Keeper, Phase};
 use std::time::Duration;
 use testkit::{PgPair, PostgresServer, SOON, SmallDisk};
 
 async fn keeper(url: &str, ttl: Duration) -> Keeper {
-    Keeper::builder(url).ttl(ttl).connect().await.expect("connected")
+    Keeper::builder().ttl(ttl).connect(url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -59,7 +59,7 @@ async fn a_full_disk_is_named_and_what_is_held_goes_on() {
     assert_eq!(server.sql("SELECT count(*) FROM lockkeeper.locks"), guards.len().to_string());
     // A renewal is another version of its row: there is room for it, beside the row.
     until_renewed(&server, "first");
-    assert!(guards.iter().all(|guard| guard.state() == State::Held));
+    assert!(guards.iter().all(|guard| guard.phase() == Phase::Held));
     disk.clear();
     taken(&keeper, "next").await.release().await.expect("released");
     for guard in guards {

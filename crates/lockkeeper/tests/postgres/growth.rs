@@ -3,7 +3,7 @@
 
 use lockkeeper::stores::postgres::PostgresStore;
 use lockkeeper::stores::postgres::advisory::AdvisoryStore;
-use lockkeeper::{Keeper, State};
+use lockkeeper::{Keeper, Phase};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::{PostgresServer, SOON, eventually};
@@ -40,7 +40,7 @@ async fn client(server: &PostgresServer) -> Client {
 async fn advisory_mode_removes_registers_and_names_round_by_round() {
     let server = PostgresServer::new();
     let store = advisory(&server).await;
-    let keeper = Keeper::new(store.clone()).expect("a keeper");
+    let keeper = Keeper::open(store.clone()).expect("a keeper");
     server.sql(OLD_REGISTERS);
     server.sql(
         "INSERT INTO lockkeeper.advisory (name, token, used, space, key) \
@@ -60,7 +60,7 @@ async fn advisory_mode_removes_registers_and_names_round_by_round() {
     assert_eq!(server.sql(REGISTERS), "0");
     assert_eq!(server.sql(NAMES), "held shared", "only what is held stays");
     assert_eq!(server.sql("SELECT count(*) FROM lockkeeper.advisory_shared"), "1");
-    assert_eq!((held.state(), shared.state()), (State::Held, State::Held));
+    assert_eq!((held.phase(), shared.phase()), (Phase::Held, Phase::Held));
     let token = held.token();
     held.release().await.expect("held all the time");
     assert!(keeper.lock("held").acquire().await.expect("granted").token() > token);
@@ -72,14 +72,14 @@ async fn an_advisory_keeper_that_always_holds_a_lock_removes_unused_rows() {
     let store = advisory(&server).await;
     server.sql(OLD_REGISTERS);
     store.clean_in(DUE);
-    let keeper = Keeper::new(store).expect("a keeper");
+    let keeper = Keeper::open(store).expect("a keeper");
     let leader = keeper.lock("leader").ttl(TTL).acquire().await.expect("granted");
     keeper.lock("once").ttl(TTL).acquire().await.expect("granted").release().await.expect("released");
     server.sql(&format!("{OLD_NAMES} WHERE name = 'once'"));
     eventually(SOON, "unused rows are removed", || server.sql(REGISTERS) == "0" && server.sql(NAMES) == "leader");
     let ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lockkeeper'";
     eventually(SOON, "only the session's connection stays", || server.sql(ours) == "1");
-    assert_eq!(leader.state(), State::Held);
+    assert_eq!(leader.phase(), Phase::Held);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -88,7 +88,7 @@ async fn a_keeper_that_is_told_of_grants_all_the_time_removes_unused_rows() {
     let store = Arc::new(PostgresStore::connect(&server.url()).await.expect("connected"));
     server.sql(OLD_REGISTERS);
     store.clean_in(DUE).await;
-    let (one, two) = (Keeper::new(store).expect("a keeper"), Keeper::connect(server.url()).await.expect("connected"));
+    let (one, two) = (Keeper::open(store).expect("a keeper"), Keeper::connect(server.url()).await.expect("connected"));
     // Each hand-over is a notification for one of them.
     let passing = [one, two].map(|keeper| {
         tokio::spawn(async move {

@@ -1,6 +1,6 @@
 //! Advisory mode: a task inherits a place in line from one with a shorter TTL, and then the server hears nothing.
 
-use lockkeeper::{ErrorKind, Keeper, State};
+use lockkeeper::{ErrorKind, Keeper, Phase};
 use std::time::{Duration, Instant};
 use testkit::{Network, PostgresServer, SOON};
 
@@ -46,11 +46,11 @@ async fn a_session_lasts_as_long_as_an_heir_with_a_longer_ttl_believes() {
             other.is_none(),
             "two hold it {:?} after the last packet; the heir says {:?}",
             cut.elapsed(),
-            heir.state()
+            heir.phase()
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert_eq!(heir.state(), State::Held);
+    assert_eq!(heir.phase(), Phase::Held);
     network.mend();
     heir.release().await.expect("held all the time");
 }

@@ -97,9 +97,9 @@ impl Drop for Peer {
 }
 
 async fn keeper(options: &str) -> Keeper {
-    Keeper::builder(format!("{}?{options}", SERVER.url()))
+    Keeper::builder()
         .ttl(Duration::from_secs(10))
-        .connect()
+        .connect(format!("{}?{options}", SERVER.url()))
         .await
         .expect("connected")
 }

@@ -12,6 +12,6 @@ mod rows;
 mod servers;
 mod silent;
 mod steps;
-#[cfg(feature = "transaction-tokio-postgres-0_7")]
+#[cfg(feature = "transaction-tokio-postgres-0-7")]
 mod transaction;
 mod trips;

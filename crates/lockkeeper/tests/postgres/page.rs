@@ -74,7 +74,7 @@ async fn options_do_what_the_page_says() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_view_shows_holders_and_those_in_line() {
     let server = PostgresServer::new();
-    let holder = Keeper::builder(server.url()).label("nightly").connect().await.expect("connected");
+    let holder = Keeper::builder().label("nightly").connect(server.url()).await.expect("connected");
     let guard = taken(&holder, "billing/invoice-42").await;
     let waiter = keeper(&server.url()).await;
     let waiting = tokio::spawn(async move { taken(&waiter, "billing/invoice-42").await.release().await });
@@ -151,7 +151,7 @@ async fn a_server_that_answers_before_the_disk_is_not_durable_and_is_left_as_it_
     }
     let said = warnings::all();
     let server = PostgresServer::with(&["fsync=off"]);
-    let error = Keeper::builder(server.url()).require(Guarantee::Durable).connect().await.map(drop).expect_err("less");
+    let error = Keeper::builder().require(Guarantee::Durable).connect(server.url()).await.map(drop).expect_err("less");
     assert!(error.kind() == ErrorKind::InvalidConfig && error.to_string().contains("Durable"), "{error}");
     assert!(said.count("before a commit is on disk") > 0);
     // Sessions of ours have what the role has.
@@ -225,8 +225,9 @@ async fn poolers_are_as_good_as_the_page_says() {
     // One that is found late costs speed, not safety.
     let (inside, mut tasks) = (Arc::new(AtomicU32::new(0)), JoinSet::new());
     for _ in 0..2 {
-        let late = Keeper::builder(format!("{}?pooled=no", bouncer.url())).ttl(Duration::from_secs(3));
-        let (late, inside) = (late.connect().await.expect("connected"), inside.clone());
+        let late = Keeper::builder().ttl(Duration::from_secs(3));
+        let (late, inside) =
+            (late.connect(format!("{}?pooled=no", bouncer.url())).await.expect("connected"), inside.clone());
         tasks.spawn(async move {
             let mut last = None;
             for _ in 0..4 {
@@ -248,8 +249,8 @@ async fn poolers_are_as_good_as_the_page_says() {
 async fn advisory_locks_are_as_the_page_says() {
     let server = PostgresServer::new();
     let url = format!("{}?mode=advisory&application_name=a", server.url());
-    Keeper::builder(&url).require(Guarantee::Durable).connect().await.map(drop).expect_err("`Primary`");
-    let a = Keeper::builder(&url).require(Guarantee::Primary).connect().await.expect("connected");
+    Keeper::builder().require(Guarantee::Durable).connect(&url).await.map(drop).expect_err("`Primary`");
+    let a = Keeper::builder().require(Guarantee::Primary).connect(&url).await.expect("connected");
     let held = taken(&a, "x").await;
     let sessions = || server.sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'a'");
     testkit::eventually(SOON, "one connection", || sessions() == "1");

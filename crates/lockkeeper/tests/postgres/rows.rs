@@ -1,7 +1,7 @@
 //! Rows that somebody else keeps locked, and statements that somebody else cancels: the PostgreSQL store says so in bounded
 //! time, to all who wait at once, and goes on.
 
-use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, State};
+use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, Phase};
 use std::time::{Duration, Instant};
 use testkit::{PostgresServer, SOON};
 use tokio::task::JoinSet;
@@ -40,7 +40,7 @@ fn on_both<F: Future<Output = ()>>(test: impl Fn(&'static str, &'static str) -> 
 }
 
 async fn keeper(server: &PostgresServer, options: &str) -> Keeper {
-    Keeper::builder(format!("{}{options}", server.url())).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(format!("{}{options}", server.url())).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -168,7 +168,7 @@ fn a_row_that_somebody_keeps_locked_costs_no_other_lock() {
     on_both(|options, lock| async move {
         let server = PostgresServer::new();
         let url = format!("{}{options}", server.url());
-        let keeper = Keeper::builder(url).ttl(Duration::from_secs(3)).connect().await.expect("connected");
+        let keeper = Keeper::builder().ttl(Duration::from_secs(3)).connect(url).await.expect("connected");
         let stuck = taken(&keeper, "x").await;
         let mut others = Vec::new();
         for name in ["a", "b", "y", "z"] {
@@ -181,7 +181,7 @@ fn a_row_that_somebody_keeps_locked_costs_no_other_lock() {
         // Longer than any lease that was given before the row was locked.
         tokio::time::sleep(Duration::from_secs(1)).await;
         for guard in others {
-            assert!(!matches!(guard.state(), State::Lost(_)), "{options}: {} {:?}", guard.name(), guard.state());
+            assert!(!matches!(guard.phase(), Phase::Lost(_)), "{options}: {} {:?}", guard.name(), guard.phase());
             guard.release().await.unwrap_or_else(|e| panic!("{options}: {e}"));
         }
         somebody.batch_execute("COMMIT").await.expect("ended");
@@ -258,7 +258,7 @@ fn a_cancelled_statement_is_repeated_on_the_same_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_renewal_loses_nothing() {
     let server = PostgresServer::new();
-    let keeper = Keeper::builder(server.url()).ttl(Duration::from_secs(12)).connect().await.expect("connected");
+    let keeper = Keeper::builder().ttl(Duration::from_secs(12)).connect(server.url()).await.expect("connected");
     let guard = taken(&keeper, "x").await;
     let somebody = self::somebody(&server).await;
     somebody.batch_execute("BEGIN").await.expect("begun");
@@ -268,7 +268,7 @@ async fn a_cancelled_renewal_loses_nothing() {
     let expires = || server.sql("SELECT expires FROM lockkeeper.lock WHERE name = 'x'");
     let before = expires();
     testkit::eventually(SOON, "it is renewed", || expires() != before);
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     guard.release().await.expect("held all the time");
 }
 

@@ -1,7 +1,7 @@
 //! The PostgreSQL store and what servers do: close connections, restart, fail over, freeze, refuse.
 
 use lockkeeper::stores::postgres::PostgresStore;
-use lockkeeper::{Error, ErrorKind, Guarantee, Guard, Keeper, LossReason, State};
+use lockkeeper::{Error, ErrorKind, Guarantee, Guard, Keeper, LossReason, Phase};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const TTL: Duration = Duration::from_secs(5);
 const OURS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lockkeeper'";
 
 async fn keeper(url: &str) -> Keeper {
-    Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -87,7 +87,7 @@ async fn closed_connections_are_not_noticed() {
 async fn locks_and_places_in_line_survive_a_crash_of_the_server() {
     let mut server = PostgresServer::with(&["fsync=on"]);
     // Longer than a start takes on a busy machine.
-    let connect = || Keeper::builder(server.url()).ttl(TTL * 5).connect();
+    let connect = || Keeper::builder().ttl(TTL * 5).connect(server.url());
     let (a, b) = (connect().await.expect("connected"), connect().await.expect("connected"));
     let guard = taken(&a, "x").await;
     let waiting = tokio::spawn(async move { b.lock("x").wait(SOON * 4).acquire().await.expect("granted") });
@@ -95,7 +95,7 @@ async fn locks_and_places_in_line_survive_a_crash_of_the_server() {
     server.kill();
     server.start();
     until_renewed(&server, "x").await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     let before = guard.token();
     guard.release().await.expect("released");
     let guard = waiting.await.expect("handed over");
@@ -122,7 +122,7 @@ async fn tokens_rise_when_a_standby_that_missed_a_grant_is_promoted() {
     assert_eq!(lost.lost().await, LossReason::Gone);
     let again = taken(&keeper, "lost").await;
     assert!(again.token() > lost.token(), "{} after {}", again.token(), lost.token());
-    assert_eq!(known.state(), State::Held);
+    assert_eq!(known.phase(), Phase::Held);
     known.release().await.expect("released");
     hands_over(&keeper, &self::keeper(&url).await, "y").await;
 }
@@ -139,14 +139,14 @@ async fn a_server_that_turns_read_only_is_left_alone_and_locks_are_kept() {
     server.sql("SET default_transaction_read_only = off; ALTER SYSTEM RESET default_transaction_read_only");
     server.sql("SET default_transaction_read_only = off; SELECT pg_reload_conf()");
     drop(taken(&keeper, "x").await);
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     guard.release().await.expect("released");
 }
 
 #[tokio::test]
 async fn a_frozen_server_loses_the_lock_at_its_deadline_and_not_before() {
     let server = PostgresServer::new();
-    let keeper = Keeper::builder(server.url()).ttl(Duration::from_secs(2)).connect().await.expect("connected");
+    let keeper = Keeper::builder().ttl(Duration::from_secs(2)).connect(server.url()).await.expect("connected");
     let began = Instant::now();
     let guard = taken(&keeper, "x").await;
     server.pause();
@@ -201,12 +201,12 @@ async fn a_connection_whose_peer_is_gone_without_a_word_is_replaced() {
     let (near, far) = (Proxy::before(server.port()), Proxy::before(server.port()));
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", near.port, far.port);
     let url = format!("postgres://postgres@{hosts}/postgres?connect_timeout=2s");
-    let keeper = Keeper::builder(url).ttl(Duration::from_secs(18)).connect().await.expect("connected");
+    let keeper = Keeper::builder().ttl(Duration::from_secs(18)).connect(url).await.expect("connected");
     let guard = taken(&keeper, "x").await;
     near.silent.store(true, Ordering::Relaxed);
     // The renewals go through the other way before the lease ends.
     until_renewed(&server, "x").await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     // This runtime's connection was idle, so nobody knew: the release is repeated by the keeper.
     if let Err(error) = guard.release().await {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -240,7 +240,7 @@ async fn full_connection_slots_are_named_and_those_who_are_in_go_on() {
     let error = connect_error(&url).await;
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("max_connections"), "{error}");
     until_renewed(&server, "held").await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     guard.release().await.expect("released");
     server.sql(&asleep.replace("count(*)", "pg_terminate_backend(pid)"));
     let end = Instant::now() + SOON;
@@ -368,11 +368,11 @@ async fn older_functions_are_replaced_by_a_role_that_may() {
 async fn settings_that_locks_cannot_work_with_are_named() {
     let server = PostgresServer::with(&["fsync=on"]);
     let url = server.url();
-    Keeper::builder(&url).require(Guarantee::Durable).connect().await.expect("durable");
+    Keeper::builder().require(Guarantee::Durable).connect(&url).await.expect("durable");
     server.sql("ALTER ROLE postgres SET synchronous_commit = off");
-    let error = Keeper::builder(&url).require(Guarantee::Durable).connect().await.map(|_| ()).expect_err("an error");
+    let error = Keeper::builder().require(Guarantee::Durable).connect(&url).await.map(|_| ()).expect_err("an error");
     assert!(error.kind() == ErrorKind::InvalidConfig && error.to_string().contains("Durable"), "{error}");
-    Keeper::builder(&url).require(Guarantee::Primary).connect().await.expect("as good as one primary");
+    Keeper::builder().require(Guarantee::Primary).connect(&url).await.expect("as good as one primary");
 
     let open = keeper(&url).await;
     server.sql("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'");
@@ -502,7 +502,7 @@ fn a_keeper_outlives_the_runtimes_it_is_used_on() {
     let guards: Vec<Guard> = (0..4).map(|i| run().block_on(taken(&keeper, &format!("lock {i}")))).collect();
     std::thread::sleep(TTL * 2);
     for guard in guards {
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.phase(), Phase::Held);
         run().block_on(guard.release()).expect("released");
     }
     // What those runtimes left open is closed.

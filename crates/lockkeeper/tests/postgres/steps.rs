@@ -5,7 +5,7 @@ use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim, Release, Renewal};
 use lockkeeper::stores::postgres::PostgresStore;
 use lockkeeper::stores::postgres::shedlock::ShedLockStore;
-use lockkeeper::{Guard, HolderId, Keeper, LockName, LossReason, Mode, State, Store};
+use lockkeeper::{Guard, HolderId, Keeper, LockName, LossReason, Mode, Phase, Store};
 use std::slice::from_ref;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -182,7 +182,7 @@ async fn batches_of_several_keepers_never_wait_for_each_other_in_a_circle() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_locks_need_few_connections() {
     let server = PostgresServer::new();
-    let keeper = Keeper::builder(server.url()).ttl(LONG).connect().await.expect("connected");
+    let keeper = Keeper::builder().ttl(LONG).connect(server.url()).await.expect("connected");
     let taking: Vec<_> = (0..600)
         .map(|i| {
             let lock = keeper.lock(format!("many/{i}"));
@@ -207,7 +207,7 @@ async fn many_locks_need_few_connections() {
 #[tokio::test]
 async fn rows_that_nobody_uses_are_removed_and_tokens_still_rise() {
     let server = PostgresServer::new();
-    let keeper = Keeper::builder(server.url()).ttl(LONG).connect().await.expect("connected");
+    let keeper = Keeper::builder().ttl(LONG).connect(server.url()).await.expect("connected");
     let held = keeper.lock("held").acquire().await.expect("granted");
     let shared = keeper.lock("shared").shared().acquire().await.expect("granted");
     let used = keeper.lock("used").acquire().await.expect("granted");
@@ -226,7 +226,7 @@ async fn rows_that_nobody_uses_are_removed_and_tokens_still_rise() {
         "held shared"
     );
     assert_eq!(server.sql("SELECT count(*) FROM lockkeeper.claim"), "1");
-    assert_eq!((held.state(), shared.state()), (State::Held, State::Held));
+    assert_eq!((held.phase(), shared.phase()), (Phase::Held, Phase::Held));
     assert!(keeper.lock("used").acquire().await.expect("granted").token() > last);
     // Not again so soon: one keeper in ten minutes is enough.
     server.sql(old);
@@ -239,7 +239,7 @@ async fn rows_beside_shedlock_that_nobody_uses_are_removed_and_tokens_still_rise
     let server = PostgresServer::new();
     let url = format!("{}?layout=shedlock", server.url());
     let store = Arc::new(ShedLockStore::connect(&url).await.expect("connected"));
-    let keeper = Keeper::new(store.clone()).expect("a keeper");
+    let keeper = Keeper::open(store.clone()).expect("a keeper");
     let mut tokens = Vec::new();
     for name in ["used", "future", "foreign", "no-row"] {
         let guard = keeper.lock(name).ttl(LONG).acquire().await.expect("granted");
@@ -281,7 +281,7 @@ const TTL: Duration = Duration::from_secs(3);
 const HOUR: i64 = 3600;
 
 async fn keeper(server: &PostgresServer) -> Keeper {
-    Keeper::builder(server.url()).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(server.url()).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -313,7 +313,7 @@ async fn a_clock_set_back_keeps_the_holder_and_the_line_and_delays_nobody_by_mor
     assert!(clock(&server) < before - HOUR / 2, "the clock was stepped");
     // Renewals and keep-alives go on.
     tokio::time::sleep(TTL * 2).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     assert!(!waiting.is_finished());
     let token = guard.token();
     guard.release().await.expect("released");

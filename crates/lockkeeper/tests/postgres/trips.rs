@@ -79,7 +79,7 @@ async fn what_is_asked_at_once_shares_commits_and_connections() {
     let server = PostgresServer::with(&["autovacuum=off"]);
     for (connections, all) in [("1", "3"), ("2", "4")] {
         let url = format!("{}?connections={connections}&application_name=app{connections}", server.url());
-        let keeper = Keeper::builder(url).ttl(Duration::from_secs(3)).connect().await.expect("connected");
+        let keeper = Keeper::builder().ttl(Duration::from_secs(3)).connect(url).await.expect("connected");
         let before = commits(&server);
         let mut tasks = JoinSet::new();
         for i in 0..LOCKS {
@@ -119,7 +119,7 @@ async fn only_a_hand_over_notifies_and_one_that_is_lost_is_made_up_for() {
          ALTER ROLE postgres SET search_path = spy, pg_catalog",
     );
     let ttl = Duration::from_secs(6);
-    let [a, b] = [(); 2].map(|()| Keeper::builder(server.url()).ttl(ttl).connect());
+    let [a, b] = [(); 2].map(|()| Keeper::builder().ttl(ttl).connect(server.url()));
     let (a, b) = (a.await.expect("connected"), b.await.expect("connected"));
     let notes = || server.sql("SELECT count(*) FROM spy.notes");
     for _ in 0..5 {

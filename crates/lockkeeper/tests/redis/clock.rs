@@ -4,7 +4,7 @@
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::redis::RedisStore;
-use lockkeeper::{Guard, HolderId, Keeper, LockName, LossReason, Mode, Note, State, Store};
+use lockkeeper::{Guard, HolderId, Keeper, LockName, LossReason, Mode, Note, Phase, Store};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::RedisServer;
@@ -13,7 +13,7 @@ const TTL: Duration = Duration::from_secs(3);
 const HOUR: i64 = 3600;
 
 async fn keeper(server: &RedisServer) -> Keeper {
-    Keeper::builder(server.url()).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(server.url()).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -37,7 +37,7 @@ async fn a_clock_set_back_keeps_the_holder_and_the_line_and_delays_nobody_by_mor
     assert!(clock(&server) < before - HOUR / 2, "the clock was stepped");
     // Renewals and keep-alives go on.
     tokio::time::sleep(TTL * 2).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     assert!(!waiting.is_finished());
     let token = guard.token();
     guard.release().await.expect("released");

@@ -18,7 +18,7 @@ fn server(policy: &str, memory: &str) -> RedisServer {
 async fn promised(url: &str) -> Guarantee {
     let keeper = Keeper::connect(url).await.expect("connected");
     let promised = keeper.info().guarantee;
-    match Keeper::builder(url).require(Guarantee::Primary).connect().await {
+    match Keeper::builder().require(Guarantee::Primary).connect(url).await {
         Ok(_) => assert!(promised >= Guarantee::Primary, "{url}: {promised:?}"),
         Err(error) => {
             assert_eq!((promised, error.kind()), (Guarantee::BestEffort, ErrorKind::InvalidConfig), "{error}");

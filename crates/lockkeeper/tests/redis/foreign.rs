@@ -9,7 +9,7 @@ use testkit::RedisServer;
 const TTL: Duration = Duration::from_secs(10);
 
 async fn keeper(server: &RedisServer) -> Keeper {
-    Keeper::builder(server.url()).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(server.url()).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -125,7 +125,7 @@ async fn somebody_elses_data_is_reported_and_left_alone() {
     assert!(keeper.lock("large").try_acquire().await.expect("answered").is_none());
 
     // Our own lock replaced under us is lost, and the other data stays.
-    let guard = Keeper::builder(server.url()).ttl(Duration::from_secs(1)).connect().await.expect("connected");
+    let guard = Keeper::builder().ttl(Duration::from_secs(1)).connect(server.url()).await.expect("connected");
     let guard = taken(&guard, "mine").await;
     server.cli(&["DEL", "mine"]);
     server.cli(&["RPUSH", "mine", "a"]);

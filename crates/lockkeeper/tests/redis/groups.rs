@@ -1,13 +1,13 @@
 //! The Redis store on several servers: replicas that confirm, Sentinels that fail over, Clusters that move slots.
 
-use lockkeeper::{ErrorKind, Guard, Keeper, State};
+use lockkeeper::{ErrorKind, Guard, Keeper, Phase};
 use std::time::{Duration, Instant};
 use testkit::{RedisCluster, RedisReplicas, RedisSentinel, RedisServer};
 
 const TTL: Duration = Duration::from_secs(15);
 
 async fn keeper(url: &str) -> Keeper {
-    Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -32,7 +32,7 @@ async fn a_grant_that_replicas_do_not_confirm_is_given_back() {
     group.replicas[0].resume();
     group.in_step(1);
     taken(&keeper, "x").await.release().await.expect("released");
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     guard.release().await.expect("released");
 }
 
@@ -87,7 +87,7 @@ async fn sentinels_lead_to_the_new_primary_with_guards_and_waiters() {
     println!("failed over after {:?}", began.elapsed());
     // Long enough for renewals on the new primary.
     tokio::time::sleep(TTL).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     assert!(!waiting.is_finished());
     let token = guard.token();
     guard.release().await.expect("released");
@@ -164,7 +164,7 @@ async fn a_cluster_serves_every_name_while_slots_move_and_a_primary_fails() {
     });
     tokio::time::sleep(TTL).await;
     for guard in guards {
-        assert_eq!(guard.state(), State::Held, "renewed wherever it is");
+        assert_eq!(guard.phase(), Phase::Held, "renewed wherever it is");
         guard.release().await.expect("released");
     }
     for name in names {

@@ -1,7 +1,7 @@
 //! Locks in the layouts of other libraries: what is in the server, and what happens where layouts meet.
 #![allow(clippy::print_stdout, reason = "measured times are for people")]
 
-use lockkeeper::{ErrorKind, Guard, Keeper, LossReason, State};
+use lockkeeper::{ErrorKind, Guard, Keeper, LossReason, Phase};
 use std::time::{Duration, Instant};
 use testkit::{RedisCluster, RedisReplicas, RedisSentinel, RedisServer, SOON, eventually};
 
@@ -9,7 +9,7 @@ const TTL: Duration = Duration::from_secs(10);
 
 async fn keeper(url: &str, layout: &str) -> Keeper {
     let separator = if url.contains('?') { '&' } else { '?' };
-    Keeper::builder(format!("{url}{separator}layout={layout}")).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(format!("{url}{separator}layout={layout}")).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -103,7 +103,7 @@ async fn layouts_that_meet_on_a_name_exclude_each_other_with_a_clear_error_and_n
     assert_eq!(error.kind(), ErrorKind::Foreign, "{error:?}");
     assert!(error.to_string().contains("string") && error.to_string().contains("plain layout"), "{error}");
     assert!(redisson.inspect("a").await.expect("answered").is_some_and(|record| record.holders[0].note.is_none()));
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     guard.check().expect("still held");
     guard.release().await.expect("released");
 
@@ -127,7 +127,7 @@ async fn layouts_that_meet_on_a_name_exclude_each_other_with_a_clear_error_and_n
 
     // Our lock replaced under us is lost, and what replaced it stays.
     let hasty = format!("{}?layout=redisson", server.url());
-    let hasty = Keeper::builder(hasty).ttl(Duration::from_secs(1)).connect().await.expect("connected");
+    let hasty = Keeper::builder().ttl(Duration::from_secs(1)).connect(hasty).await.expect("connected");
     let guard = taken(&hasty, "mine").await;
     server.cli(&["DEL", "mine"]);
     server.cli(&["SET", "mine", "theirs"]);

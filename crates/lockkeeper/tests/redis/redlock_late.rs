@@ -268,6 +268,6 @@ async fn without_a_ttl_the_longest_that_the_nodes_allow_is_taken() {
     assert!(guard.remaining() <= Duration::from_secs(2));
     guard.release().await.expect("released");
     // One that was asked for is never changed.
-    let asked = Keeper::builder(url(&servers, "?max_ttl=2s")).ttl(Duration::from_secs(30)).connect().await;
+    let asked = Keeper::builder().ttl(Duration::from_secs(30)).connect(url(&servers, "?max_ttl=2s")).await;
     assert_eq!(asked.map(|_| ()).expect_err("too long").kind(), ErrorKind::InvalidConfig);
 }

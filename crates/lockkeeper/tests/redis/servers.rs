@@ -1,7 +1,7 @@
 //! The Redis store and what servers do: lose data, refuse, freeze, restart, cut connections.
 
 use lockkeeper::stores::redis::RedisStore;
-use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, State};
+use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, Phase};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use testkit::RedisServer;
 const TTL: Duration = Duration::from_secs(5);
 
 async fn keeper(url: &str) -> Keeper {
-    Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -60,7 +60,7 @@ async fn a_lock_forgotten_by_its_server_is_lost_and_one_kept_is_not() {
         server.start();
         if kept {
             tokio::time::sleep(TTL * 2).await;
-            assert_eq!(guard.state(), State::Held, "renewed after the restart");
+            assert_eq!(guard.phase(), Phase::Held, "renewed after the restart");
             guard.release().await.expect("released");
         } else {
             assert_eq!(guard.lost().await, LossReason::Gone);
@@ -71,7 +71,7 @@ async fn a_lock_forgotten_by_its_server_is_lost_and_one_kept_is_not() {
 #[tokio::test]
 async fn a_frozen_server_loses_the_lock_at_its_deadline_and_not_before() {
     let server = RedisServer::new();
-    let keeper = Keeper::builder(server.url()).ttl(Duration::from_secs(2)).connect().await.unwrap();
+    let keeper = Keeper::builder().ttl(Duration::from_secs(2)).connect(server.url()).await.unwrap();
     let began = Instant::now();
     let guard = taken(&keeper, "x").await;
     server.pause();
@@ -214,7 +214,7 @@ async fn refusals_of_the_server_are_told_apart_and_lose_nothing() {
     server.cli(&["CONFIG", "SET", "save", ""]);
 
     // A server that was a replica may have forgotten it, so it was asked, and did not answer at first.
-    testkit::eventually(testkit::SOON, "held for certain again", || guard.state() == State::Held);
+    testkit::eventually(testkit::SOON, "held for certain again", || guard.phase() == Phase::Held);
     guard.release().await.expect("released");
     drop(taken(&keeper, "x").await);
 }
@@ -303,7 +303,7 @@ fn a_keeper_outlives_the_runtimes_it_is_used_on() {
     let guards: Vec<Guard> = (0..4).map(|i| run().block_on(taken(&keeper, &format!("lock {i}")))).collect();
     std::thread::sleep(TTL * 2);
     for guard in guards {
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.phase(), Phase::Held);
         run().block_on(guard.release()).expect("released");
     }
     // What those runtimes left open is closed.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::works_again;
-use lockkeeper::{Keeper, State};
+use lockkeeper::{Keeper, Phase};
 use std::time::Duration;
 use testkit::{Gate, RedisServer, SOON, eventually};
 
@@ -41,7 +41,7 @@ async fn a_lease_that_was_handed_over_survives_a_silent_connection() {
     let guard = waiting.await.expect("no panic").expect("granted");
     // A place in line, and what is handed over to it, ends after ten seconds.
     tokio::time::sleep(Duration::from_secs(12)).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
 }
 
 #[cfg(feature = "redlock")]

@@ -7,7 +7,7 @@ use testkit::{Certificates, RedisCluster, RedisSentinel, RedisServer, SOON};
 /// Locks, waits and hands over through `place?query`; is refused without a certificate, and without TLS at all.
 async fn works_with_certificates_only(place: &str, query: &str, certificates: &Certificates, plain: &str) {
     let url = format!("{place}?{query}{}", certificates.query());
-    let connect = || async { Keeper::builder(&url).ttl(Duration::from_secs(10)).connect().await.expect("connected") };
+    let connect = || async { Keeper::builder().ttl(Duration::from_secs(10)).connect(&url).await.expect("connected") };
     let (first, second) = (connect().await, connect().await);
     for name in ["a", "b", "c", "d"] {
         let guard = first.lock(name).wait(SOON).acquire().await.expect("granted");

@@ -1,6 +1,6 @@
 //! Grants that too few replicas confirm: who holds afterwards, whatever was delayed on the way.
 
-use lockkeeper::{ErrorKind, Guard, Keeper, State};
+use lockkeeper::{ErrorKind, Guard, Keeper, Phase};
 use std::time::Duration;
 use testkit::{Gate, RedisReplicas, SOON, eventually};
 
@@ -11,7 +11,7 @@ const LAYOUTS: [&str; 3] = ["plain", "python-redis-lock", "redisson"];
 
 async fn keeper(port: u16, layout: &str, wait: &str) -> Keeper {
     let url = format!("redis://127.0.0.1:{port}?layout={layout}{wait}");
-    Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
 }
 
 /// The key of a lock in any of the layouts.
@@ -57,7 +57,7 @@ async fn what_follows_an_unconfirmed_grant_never_ends_a_later_one() {
         // Behind it on the server, which takes one command after the other.
         assert_eq!(group.primary.cli(&["EXISTS", &key(layout, &name)]), "1", "{layout}: still there");
         assert!(other.lock(&name).try_acquire().await.expect("answered").is_none(), "{layout}: still held");
-        assert_eq!(guard.state(), State::Held, "{layout}");
+        assert_eq!(guard.phase(), Phase::Held, "{layout}");
         guard.release().await.expect("released");
         group.in_step(1);
     }

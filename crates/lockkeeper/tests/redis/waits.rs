@@ -7,7 +7,7 @@ use testkit::{Proxy, RedisServer, SOON, eventually};
 use tokio::task::JoinSet;
 
 async fn keeper(port: u16, ttl: Duration) -> Keeper {
-    Keeper::builder(format!("redis://127.0.0.1:{port}")).ttl(ttl).connect().await.expect("connected")
+    Keeper::builder().ttl(ttl).connect(format!("redis://127.0.0.1:{port}")).await.expect("connected")
 }
 
 /// Waiters whose places end after a second unless they are kept alive.

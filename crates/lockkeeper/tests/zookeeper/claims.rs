@@ -6,7 +6,7 @@ use crate::zk::{children, queued, raw};
 use lockkeeper::store::{Attempt, Break, Claim, Event, Mode, Release, Renewal};
 use lockkeeper::stores::zookeeper::ZooKeeperStore;
 use lockkeeper::testing::Listener;
-use lockkeeper::{Keeper, LossReason, State, Store, Token};
+use lockkeeper::{Keeper, LossReason, Phase, Store, Token};
 use std::time::{Duration, Instant};
 use testkit::{SOON, ZooKeeperServer};
 use zookeeper_client::{Acls, CreateMode};
@@ -177,18 +177,18 @@ async fn a_disconnect_is_suspect_at_once_and_held_again_when_it_is_over() {
     let url = format!("{}/cut?follower_lag=1s&session_timeout=110s", server.url());
     // The next renewal would be half a minute away.
     let ttl = Duration::from_secs(100);
-    let keeper = Keeper::builder(&url).ttl(ttl).connect().await.expect("connected");
+    let keeper = Keeper::builder().ttl(ttl).connect(&url).await.expect("connected");
     let guard = keeper.lock("x").wait(SOON).acquire().await.expect("granted");
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.phase(), Phase::Held);
     server.kill();
     // A driver that reaches a server which is still starting waits for it for two fifths of the session's timeout.
-    for (state, change, limit) in [(State::Suspect, "cut", ttl / 4), (State::Held, "back", ttl * 3 / 4)] {
+    for (state, change, limit) in [(Phase::Suspect, "cut", ttl / 4), (Phase::Held, "back", ttl * 3 / 4)] {
         let end = Instant::now() + limit;
-        while guard.state() != state {
+        while guard.phase() != state {
             assert!(Instant::now() < end, "{state:?} when the connection is {change}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        if state == State::Suspect {
+        if state == Phase::Suspect {
             server.start();
         }
     }

@@ -36,7 +36,7 @@ fn peer(kind: &str, server: &ZooKeeperServer) -> Peer {
 
 async fn keeper(server: &ZooKeeperServer, layout: &str) -> Keeper {
     let url = format!("{}/shared?follower_lag=1s&session_timeout=20s&layout={layout}", server.url());
-    Keeper::builder(url).ttl(Duration::from_secs(10)).label("Gerät").connect().await.expect("connected")
+    Keeper::builder().ttl(Duration::from_secs(10)).label("Gerät").connect(url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {

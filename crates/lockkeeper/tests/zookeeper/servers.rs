@@ -3,7 +3,7 @@
 
 use crate::zk::{self, children, end_sessions, raw};
 use lockkeeper::stores::zookeeper::ZooKeeperStore;
-use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, State, Store};
+use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, Phase, Store};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::{SOON, TempDir, ZooKeeperEnsemble, ZooKeeperServer};
@@ -16,7 +16,7 @@ fn at(server: &ZooKeeperServer, path: &str, more: &str) -> String {
 }
 
 async fn keeper(url: &str) -> Keeper {
-    Keeper::builder(url).ttl(TTL).connect().await.expect("connected")
+    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
 }
 
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
@@ -45,7 +45,7 @@ async fn a_session_that_ends_takes_its_locks_with_it_and_the_next_claim_opens_an
     let (mut quickest, mut token) = (SOON, None);
     for _ in 0..3 {
         let guards = [taken(&keeper, "a").await, taken(&keeper, "b").await];
-        assert!(guards.iter().all(|guard| guard.state() == State::Held && Some(guard.token()) > token));
+        assert!(guards.iter().all(|guard| guard.phase() == Phase::Held && Some(guard.token()) > token));
         assert_eq!(end_sessions(&server, "/ended/"), 1, "one session for both");
         let began = Instant::now();
         for guard in &guards {
@@ -89,7 +89,7 @@ async fn a_waiter_whose_session_ends_takes_a_fresh_place_and_is_never_granted_on
         .await;
         guard.release().await.expect("released");
         let granted = waiter.await.expect("granted");
-        assert_eq!(granted.state(), State::Held, "round {round}");
+        assert_eq!(granted.phase(), Phase::Held, "round {round}");
         assert_eq!(children(&client, "/waits/x").await, place[1..], "it holds by its fresh place");
         granted.release().await.expect("released");
     }
@@ -119,8 +119,8 @@ async fn a_frozen_server_loses_the_lock_at_its_deadline_and_the_rest_is_swept_wh
 async fn a_release_that_was_lost_is_made_good_while_the_session_lives() {
     let server = ZooKeeperServer::new();
     let url = format!("{}/lost?follower_lag=1s&session_timeout=60s", server.url());
-    let one = Keeper::builder(&url).ttl(Duration::from_secs(1)).connect().await.expect("connected");
-    let two = Keeper::builder(&url).ttl(Duration::from_secs(50)).connect().await.expect("connected");
+    let one = Keeper::builder().ttl(Duration::from_secs(1)).connect(&url).await.expect("connected");
+    let two = Keeper::builder().ttl(Duration::from_secs(50)).connect(&url).await.expect("connected");
     let (guard, client) = (taken(&two, "x").await, raw(&server).await);
     // A waiter gives up while the server does not answer, for longer than its engine repeats the release.
     let waiter = tokio::spawn({
@@ -141,12 +141,12 @@ async fn a_release_that_was_lost_is_made_good_while_the_session_lives() {
 async fn a_restart_of_the_server_keeps_the_lock_when_it_is_quick() {
     let mut server = ZooKeeperServer::new();
     let url = format!("{}/restart?follower_lag=1s&session_timeout=30s", server.url());
-    let keeper = Keeper::builder(&url).ttl(Duration::from_secs(20)).connect().await.expect("connected");
+    let keeper = Keeper::builder().ttl(Duration::from_secs(20)).connect(&url).await.expect("connected");
     let guard = taken(&keeper, "x").await;
     server.kill();
     server.start();
     // Suspect since the connection was cut, and held again by a renewal.
-    until("renewed", async || (guard.state() == State::Held).then_some(())).await;
+    until("renewed", async || (guard.phase() == Phase::Held).then_some(())).await;
     let token = guard.token();
     guard.release().await.expect("released");
     assert!(taken(&keeper, "x").await.token() > token);
@@ -172,11 +172,11 @@ async fn mistakes_and_refusals_are_one_clear_sentence_each() {
     assert!(error.to_string().contains("ACL") && !format!("{error:?}").contains("geheim"), "{error:?}");
 
     // A TTL that the server's sessions cannot carry.
-    let error = Keeper::builder(at(&server, "ttl", "")).ttl(Duration::from_secs(30)).connect().await.map(|_| ());
+    let error = Keeper::builder().ttl(Duration::from_secs(30)).connect(at(&server, "ttl", "")).await.map(|_| ());
     let error = error.expect_err("too long");
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     assert!(error.to_string().contains("to 7.0s"), "{error}");
-    let error = Keeper::builder(at(&server, "ttl", "")).ttl(Duration::from_millis(900)).connect().await.map(|_| ());
+    let error = Keeper::builder().ttl(Duration::from_millis(900)).connect(at(&server, "ttl", "")).await.map(|_| ());
     let error = error.expect_err("too short");
     assert!(error.kind() == ErrorKind::InvalidConfig && error.to_string().contains("1.0s"), "{error}");
     let error = connect_error(&format!("{}?session_timeout=2s", server.url())).await;

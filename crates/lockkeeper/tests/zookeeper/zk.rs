@@ -148,7 +148,7 @@ pub(crate) async fn leaders(time: Duration) {
     let mut workers = Workers::default();
     let mut keepers = Vec::new();
     for _ in 0..4 {
-        let keeper = Keeper::builder(&url).ttl(Duration::from_secs(3)).connect().await.expect("connected");
+        let keeper = Keeper::builder().ttl(Duration::from_secs(3)).connect(&url).await.expect("connected");
         (0..4).for_each(|_| workers.start(&keeper, "x", Duration::from_secs(10)));
         keepers.push(keeper);
     }

@@ -4,7 +4,7 @@
 use super::processes::{self, has_a_shell_above};
 use super::supervise::Supervisor;
 use super::tree::{self, signal_each};
-use lockkeeper::State;
+use lockkeeper::Phase;
 use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 use serde_json::json;
 use std::collections::HashSet;
@@ -77,13 +77,13 @@ impl Supervisor<'_> {
     /// Continues the command and `rest`, if the lease still holds.
     async fn go_on(&mut self, give: bool, rest: &[processes::Process]) {
         // Time has passed without renewals. A stopped tree does no harm, so wait for a renewal until the lease ends.
-        while self.lease.remaining() < self.lease.span() / 3 && !self.max_hold_is_near() {
-            if let State::Lost(_) = self.lease.state() {
+        while self.lease.remaining() < self.lease.margin_base() / 3 && !self.max_hold_is_near() {
+            if let Phase::Lost(_) = self.lease.phase() {
                 return;
             }
             tokio::time::sleep(RENEWAL).await;
         }
-        if let State::Lost(_) = self.lease.state() {
+        if let Phase::Lost(_) = self.lease.phase() {
             return;
         }
         if give && self.terminal.we_are_in_front() {
@@ -95,7 +95,7 @@ impl Supervisor<'_> {
 
     /// Near `max_hold` no renewal makes the lease longer, and the loop stops the command as usual.
     fn max_hold_is_near(&self) -> bool {
-        self.max_hold.is_some_and(|max| self.started.elapsed() + self.lease.span() / 3 >= max)
+        self.max_hold.is_some_and(|max| self.started.elapsed() + self.lease.margin_base() / 3 >= max)
     }
 }
 

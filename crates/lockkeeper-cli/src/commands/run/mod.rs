@@ -61,11 +61,11 @@ pub(crate) async fn run(store: Option<&str>, args: &RunArgs) -> Result<u8, Failu
     link::check()?;
     let nested = ancestors::refuse(ancestors::Wanted { name: &name, store: &chosen, shared: args.shared })?;
     let mut signals = Signals::listen()?;
-    let mut builder = chosen.builder().label(&args.label);
+    let mut builder = Keeper::builder().label(&args.label);
     if let Some(ttl) = args.ttl {
         builder = builder.ttl(ttl);
     }
-    let connecting = builder.connect();
+    let connecting = builder.connect(chosen.url());
     let keeper = tokio::select! {
         keeper = connecting => keeper?,
         number = signals.ending() => return Ok(exit::SIGNALLED + number),
@@ -132,7 +132,7 @@ fn describe(keeper: &Keeper, name: &LockName, args: &RunArgs) -> Lock {
 /// A lock handed over late has little of its lease left: its renewal comes first, or the command would be stopped at once.
 async fn settle(guard: &Guard) -> Result<(), Failure> {
     let lease = guard.lease();
-    while lease.remaining() < lease.span() / 2 {
+    while lease.remaining() < lease.margin_base() / 2 {
         guard.check()?;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -156,7 +156,7 @@ async fn hold(
     stderr::flush();
     let start = tokio::select! {
         biased;
-        () = lease.last_part(6) => Err(Failure::lost(supervise::why(&lease, args.max_hold))),
+        () = lease.last_part(6) => Err(Failure::lost(supervise::why(lease, args.max_hold))),
         child = child::start(guard, chosen, args, &mut terminal, &mut tree) => child,
     };
     let mut child = match start {
@@ -171,7 +171,7 @@ async fn hold(
     voice.tell("started", "", output::named(guard.name(), json!({ "pid": child.pid.as_raw_nonzero().get() })));
     let outcome = supervise::Supervisor {
         child: &mut child,
-        lease,
+        lease: lease.clone(),
         max_hold: args.max_hold,
         close: args.close,
         started,

@@ -7,7 +7,7 @@ use super::signals::{Happened, Signals};
 use super::terminal::Terminal;
 use super::tree::{self, Tree};
 use crate::output;
-use lockkeeper::{Lease, State};
+use lockkeeper::{Lease, Phase};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ impl Supervisor<'_> {
         let mut told = false;
         let mut lingers = tokio::time::Instant::now();
         loop {
-            if let State::Lost(_) = self.lease.state() {
+            if let Phase::Lost(_) = self.lease.phase() {
                 return self.kill(stopped, ended).await;
             }
             let event = tokio::select! {
@@ -74,7 +74,7 @@ impl Supervisor<'_> {
                 happened = self.signals.any() => Event::Happened(happened),
                 () = tokio::time::sleep_until(lingers), if ended.is_some() && !told => Event::Lingers,
             };
-            if let State::Lost(_) = self.lease.state() {
+            if let Phase::Lost(_) = self.lease.phase() {
                 ended = ended.or_else(|| event.end());
                 continue;
             }
@@ -143,7 +143,7 @@ impl Supervisor<'_> {
             }
             // A process that survives KILL belongs to another user, or hangs in the kernel: we cannot end it. A process
             // that `/proc` hides from us keeps the shim waiting.
-            if !told && matches!(self.lease.state(), State::Lost(_)) && began.elapsed() > DYING {
+            if !told && matches!(self.lease.phase(), Phase::Lost(_)) && began.elapsed() > DYING {
                 told = true;
                 let (name, pids) = (self.lease.name(), tree::ids(&left));
                 let which = if pids.is_empty() { "that /proc hides".to_owned() } else { format!("{pids:?}") };
@@ -203,9 +203,9 @@ pub(super) fn why(lease: &Lease, max_hold: Option<Duration>) -> String {
 }
 
 fn reason(lease: &Lease, max_hold: Option<Duration>) -> String {
-    match (lease.state(), max_hold) {
-        (State::Lost(reason), _) => format!("was lost: {reason}"),
-        (State::Held, Some(max)) => format!("has been held for almost --max-hold {}", lockkeeper::duration::short(max)),
+    match (lease.phase(), max_hold) {
+        (Phase::Lost(reason), _) => format!("was lost: {reason}"),
+        (Phase::Held, Some(max)) => format!("has been held for almost --max-hold {}", lockkeeper::duration::short(max)),
         _ => "could not be renewed and its lease was about to end".to_owned(),
     }
 }

@@ -117,7 +117,7 @@ impl State {
         (held, ending)
     }
 
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "internals")]
     pub(in crate::engine) fn leftovers(&self) -> crate::testing::Leftovers {
         crate::testing::Leftovers {
             queues: self.queues.len(),

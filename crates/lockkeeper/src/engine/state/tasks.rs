@@ -12,6 +12,7 @@ use crate::store::{Attempt, Claim, Held};
 use crate::token::HolderId;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::SystemTime;
 
 impl State {
     /// A task arrives; its number, and its first turn if it has one already.
@@ -111,7 +112,12 @@ impl State {
         let Some(entry) = self.claims.get_mut(&key) else {
             // Nothing was sent, or another step has settled the claim meanwhile.
             self.step(name, queue::Input::Answer(key, Answer::Failed), None, now);
-            return Some(Turn::Failed(answer.err().or(refusal).unwrap_or_else(|| Error::unavailable("interrupted"))));
+            return Some(Turn::Failed(
+                answer
+                    .err()
+                    .or(refusal)
+                    .unwrap_or_else(|| Error::unavailable("the keeper gave the claim up before it was asked for")),
+            ));
         };
         if let Some(error) = refusal {
             // The keeper was closed meanwhile: a granted claim is released.
@@ -212,10 +218,11 @@ impl State {
         let key = queue.pending().map(|p| p.claim).or(queue.exclusive());
         match key.and_then(|key| self.claims.get(&key)).map(|e| (&e.role, e)) {
             Some((Role::Waiting(wait), _)) => (Some(wait.held.clone()), wait.trouble.clone()),
-            Some((Role::Held { hold, grant, .. }, entry)) => {
+            Some((Role::Held { hold, grant, since, .. }, entry)) => {
                 let held = Held {
                     holder: Some((*entry.claim.note).clone()),
                     token: Some(grant.token),
+                    since: SystemTime::now().checked_sub(now.since(*since)),
                     remaining: Some(hold.deadline().since(now)),
                     ..Held::default()
                 };

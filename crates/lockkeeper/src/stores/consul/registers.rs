@@ -31,7 +31,7 @@ impl Kept {
             (Some(_), None) => "-".to_owned(),
             (Some(_), Some(us)) => us.to_string(),
         };
-        let Pass { lock, token, holder } = &self.seen;
+        let Pass { lock, token, holder, .. } = &self.seen;
         let head = format!("lk1:{token}:{}:{}:{ends}\n", holder.to_hex(), field(lock.as_bytes()));
         [head.as_bytes(), self.value.as_deref().unwrap_or_default()].concat()
     }

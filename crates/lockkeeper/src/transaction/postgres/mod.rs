@@ -1,6 +1,6 @@
 //! PostgreSQL: advisory locks and row locks that end with the transaction.
 //!
-//! The texts need no driver: run them with the one you have. The feature `transaction-tokio-postgres-0_7` adds functions
+//! The texts need no driver: run them with the one you have. The feature `transaction-tokio-postgres-0-7` adds functions
 //! for tokio-postgres. All of it works behind a pooler that pools transactions.
 //!
 //! Use READ COMMITTED, the default: elsewhere the first statement fixes what the transaction sees, and after a wait for
@@ -24,10 +24,10 @@
 //! [`FOR_UPDATE_SKIP_LOCKED`] looks for another: [`NextRow`] is the claim of the next free item of a list.
 
 mod keys;
-#[cfg(feature = "transaction-tokio-postgres-0_7")]
+#[cfg(feature = "transaction-tokio-postgres-0-7")]
 mod tokio;
 
-#[cfg(feature = "transaction-tokio-postgres-0_7")]
+#[cfg(feature = "transaction-tokio-postgres-0-7")]
 pub use self::tokio::{claim_next, lock, lock_shared, lock_within, try_lock, try_lock_shared};
 pub use keys::{Key, KeyRule};
 

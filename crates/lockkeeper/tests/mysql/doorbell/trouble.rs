@@ -96,7 +96,7 @@ async fn a_sleep_that_the_server_cuts_short_is_begun_anew() {
     let mariadb = server.sql("SELECT VERSION()").contains("MariaDB");
     server.sql(if mariadb { "SET GLOBAL max_statement_time = 2.5" } else { "SET GLOBAL max_execution_time = 2500" });
     let url = format!("{}?doorbells=1", server.url());
-    let connect = async || Keeper::builder(&url).ttl(TTL).connect().await.expect("connected");
+    let connect = async || Keeper::builder().ttl(TTL).connect(&url).await.expect("connected");
     let [holder, a, b] = [connect().await, connect().await, connect().await];
     let guard = taken(&holder, "x").await;
     let mut waiting = tokio::task::JoinSet::new();
@@ -123,7 +123,7 @@ const ROLE: &str = "LOCKKEEPER_TEST_DOORBELL";
 #[test]
 fn act() {
     let Ok(url) = std::env::var(ROLE) else { return };
-    let keeper = lockkeeper::blocking::Keeper::builder(url).ttl(TTL / 3).connect().expect("connected");
+    let keeper = lockkeeper::blocking::Keeper::builder().ttl(TTL / 3).connect(url).expect("connected");
     let _guard = keeper.lock("x").acquire().expect("granted");
     // Until it is killed.
     std::thread::sleep(SOON * 10);
