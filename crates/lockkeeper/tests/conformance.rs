@@ -2,10 +2,10 @@
 //!
 //! What a store skips is written down in `docs/conformance-skips.md`; `UPDATE=1` rewrites it.
 
-#[path = "common/gated.rs"]
+#[path = "common/gated_detour.rs"]
 mod gated;
-#[path = "common/skips.rs"]
-mod page;
+#[path = "common/skips_page.rs"]
+mod skips_page;
 
 use lockkeeper::conformance::CASES;
 use lockkeeper::stores::memory::MemoryStore;
@@ -72,7 +72,7 @@ conformance_suite!(zookeeper, |case| zookeeper_servers::Single::new(case));
 conformance_suite!(zookeeper_ensemble, zookeeper_servers::Ensemble);
 
 /// What every store that is built in leaves out. One line for each suite above.
-async fn skips() -> Vec<page::Skips> {
+async fn skips() -> Vec<skips_page::Skips> {
     Vec::from([
         ("memory", memory::skips().await),
         #[cfg(feature = "sqlite")]
@@ -558,7 +558,7 @@ mod zookeeper_servers {
 
 #[tokio::test]
 async fn every_skip_is_written_down() {
-    page::check(&skips().await);
+    skips_page::check(&skips().await);
 }
 
 /// The stores there are: files and folders of `src/stores`, but for what they share.
@@ -573,7 +573,7 @@ fn stores() -> BTreeSet<String> {
 fn every_store_runs_the_suite() {
     let files = [include_str!("conformance.rs"), include_str!("conformance_consul.rs")];
     let lines: BTreeSet<&str> = files.iter().flat_map(|file| file.lines()).map(str::trim).collect();
-    let written = page::sections();
+    let written = skips_page::sections();
     for store in stores() {
         let suite = format!("conformance_suite!({store},");
         assert!(lines.iter().any(|line| line.starts_with(&suite)), "no tests/conformance*.rs has a line `{suite} …)`");

@@ -1,6 +1,6 @@
 //! A network of a test's own, in which every packet can be dropped without a word.
 
-use crate::own::is_inside;
+use crate::isolated::is_inside;
 use std::process::{Command, Stdio};
 
 /// The loopback of a test's own; nobody else sees what happens to it.

@@ -1,20 +1,20 @@
 //! Fences in real databases: the rules, the paused holder, and many interleavings, each with a way to see it fail.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program")]
 
+mod docs_page;
+mod docs_snippets;
 #[path = "../peers/installed.rs"]
 mod installed;
 mod interleavings;
 mod isolation;
 mod mariadb;
 mod misuse;
-mod page;
+mod paused_holder;
 mod postgres;
 mod redis;
 mod rules;
 mod shared;
-mod snippets;
 mod sqlite;
-mod story;
 
 use lockkeeper::fence::{Entrant, Refusal};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};

@@ -1,7 +1,7 @@
 //! What docs/fencing.md says beyond its code.
 
+use crate::docs_snippets::code;
 use crate::isolation::entrant;
-use crate::snippets::code;
 use crate::sqlite::Sqlite;
 use crate::{Database, RUNTIME, Refused, fresh, mariadb, postgres};
 use lockkeeper::Token;
