@@ -2,10 +2,10 @@
 //!
 //! What a store skips is written down in `docs/conformance-skips.md`; `UPDATE=1` rewrites it.
 
-#[path = "common/gated.rs"]
+#[path = "common/gated_detour.rs"]
 mod gated;
-#[path = "common/skips.rs"]
-mod page;
+#[path = "common/skips_page.rs"]
+mod skips_page;
 
 use lockkeeper::conformance::CASES;
 use lockkeeper::stores::memory::MemoryStore;
@@ -42,14 +42,14 @@ conformance_suite!(redlock, redlock_servers::Majority::of(3));
 conformance_suite!(redlock_of_five, redlock_servers::Majority::of(5));
 
 #[cfg(feature = "mysql")]
-conformance_suite!(mysql, mysql_servers::At::new(""));
+conformance_suite!(mysql, |case| mysql_servers::At::new("", case));
 #[cfg(feature = "mysql")]
-conformance_suite!(mysql_doorbells, mysql_servers::At::new("?doorbells=4"));
+conformance_suite!(mysql_doorbells, |case| mysql_servers::At::new("?doorbells=4", case));
 #[cfg(feature = "mysql")]
-conformance_suite!(mysql_shedlock, mysql_servers::At::new("?layout=shedlock"));
+conformance_suite!(mysql_shedlock, |case| mysql_servers::At::new("?layout=shedlock", case));
 
 #[cfg(feature = "mysql")]
-conformance_suite!(mysql_get_lock, mysql_servers::At::new("?mode=get_lock"));
+conformance_suite!(mysql_get_lock, |case| mysql_servers::At::new("?mode=get_lock", case));
 
 #[cfg(feature = "etcd")]
 conformance_suite!(etcd, etcd_servers::Single::new());
@@ -67,12 +67,12 @@ conformance_suite!(postgres_pooled, postgres_servers::Pooled);
 conformance_suite!(postgres_shedlock, postgres_servers::Single::new("?layout=shedlock"));
 
 #[cfg(feature = "zookeeper")]
-conformance_suite!(zookeeper, zookeeper_servers::Single::new());
+conformance_suite!(zookeeper, |case| zookeeper_servers::Single::new(case));
 #[cfg(feature = "zookeeper")]
 conformance_suite!(zookeeper_ensemble, zookeeper_servers::Ensemble);
 
 /// What every store that is built in leaves out. One line for each suite above.
-async fn skips() -> Vec<page::Skips> {
+async fn skips() -> Vec<skips_page::Skips> {
     Vec::from([
         ("memory", memory::skips().await),
         #[cfg(feature = "sqlite")]
@@ -281,7 +281,7 @@ mod redlock_servers {
 mod mysql_servers {
     use crate::gated;
     use lockkeeper::Store;
-    use lockkeeper::conformance::{Detour, Hook, Subject};
+    use lockkeeper::conformance::{Case, Detour, Hook, Need, Subject};
     use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
     use std::sync::{Arc, LazyLock, Mutex};
     use testkit::MysqlServer;
@@ -293,11 +293,8 @@ mod mysql_servers {
     pub(crate) struct At(&'static str, Option<Mutex<MysqlServer>>);
 
     impl At {
-        pub(crate) fn new(options: &'static str) -> Self {
-            // The harness names threads after tests; where it does not, every case gets a server of its own.
-            let shares = |name: &str| name != "main" && !name.contains("restart");
-            let own = !std::thread::current().name().is_some_and(shares);
-            Self(options, own.then(|| MysqlServer::new().into()))
+        pub(crate) fn new(options: &'static str, case: Case) -> Self {
+            Self(options, case.asks_for(Need::Restart).then(|| MysqlServer::new().into()))
         }
     }
 
@@ -331,7 +328,7 @@ mod mysql_servers {
 
         fn restart(&self) -> Option<Hook<'_>> {
             Some(Box::pin(async {
-                let mut server = self.1.as_ref().expect("a case that restarts is named so").lock().expect("no panic");
+                let mut server = self.1.as_ref().expect("a case that restarts asks for it").lock().expect("no panic");
                 server.kill();
                 server.start();
             }))
@@ -503,7 +500,7 @@ mod postgres_servers {
 #[cfg(feature = "zookeeper")]
 mod zookeeper_servers {
     use lockkeeper::Store;
-    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::conformance::{Case, Hook, Need, Subject};
     use lockkeeper::stores::zookeeper::ZooKeeperStore;
     use std::sync::{Arc, LazyLock, Mutex};
     use testkit::{ZooKeeperEnsemble, ZooKeeperServer};
@@ -523,11 +520,8 @@ mod zookeeper_servers {
     }
 
     impl Single {
-        pub(crate) fn new() -> Self {
-            match std::thread::current().name() {
-                Some(case) if case.contains("restart") => Self::Own(ZooKeeperServer::new().into()),
-                _ => Self::Shared,
-            }
+        pub(crate) fn new(case: Case) -> Self {
+            if case.asks_for(Need::Restart) { Self::Own(ZooKeeperServer::new().into()) } else { Self::Shared }
         }
     }
 
@@ -543,7 +537,7 @@ mod zookeeper_servers {
 
         fn restart(&self) -> Option<Hook<'_>> {
             Some(Box::pin(async {
-                let Self::Own(server) = self else { panic!("a case that restarts its server is called so") };
+                let Self::Own(server) = self else { panic!("a case that restarts its server asks for it") };
                 let mut server = server.lock().expect("no case panics here");
                 server.kill();
                 server.start();
@@ -564,7 +558,7 @@ mod zookeeper_servers {
 
 #[tokio::test]
 async fn every_skip_is_written_down() {
-    page::check(&skips().await);
+    skips_page::check(&skips().await);
 }
 
 /// The stores there are: files and folders of `src/stores`, but for what they share.
@@ -579,7 +573,7 @@ fn stores() -> BTreeSet<String> {
 fn every_store_runs_the_suite() {
     let files = [include_str!("conformance.rs"), include_str!("conformance_consul.rs")];
     let lines: BTreeSet<&str> = files.iter().flat_map(|file| file.lines()).map(str::trim).collect();
-    let written = page::sections();
+    let written = skips_page::sections();
     for store in stores() {
         let suite = format!("conformance_suite!({store},");
         assert!(lines.iter().any(|line| line.starts_with(&suite)), "no tests/conformance*.rs has a line `{suite} …)`");

@@ -3,8 +3,8 @@
 
 #![cfg(feature = "consul")]
 
-#[path = "common/skips.rs"]
-mod page;
+#[path = "common/skips_page.rs"]
+mod skips_page;
 
 use lockkeeper::conformance::{Hook, Subject};
 use lockkeeper::stores::consul::ConsulStore;
@@ -58,5 +58,5 @@ impl Subject for Cluster {
 #[tokio::test]
 #[ignore = "needs a Consul agent: scripts/test-extended builds one"]
 async fn every_skip_is_written_down() {
-    page::check(&[("consul", consul::skips().await)]);
+    skips_page::check(&[("consul", consul::skips().await)]);
 }

@@ -207,3 +207,45 @@ fn the_map_names_files_that_are_there() {
     }
     assert!(paths > 40, "only {paths} paths found: the search is broken");
 }
+
+/// The functions of all crates, tests among them.
+fn functions() -> BTreeSet<String> {
+    let mut sources = Vec::new();
+    files(&root().join("crates"), "rs", &mut sources);
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let name = |rest: &str| rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())].to_owned();
+    let all = sources.iter().map(read).collect::<Vec<_>>();
+    all.iter().flat_map(|text| text.split("fn ").skip(1).map(name).collect::<Vec<_>>()).collect()
+}
+
+/// `row_07_…` has the number 7.
+fn row_of(test: &str) -> Option<usize> {
+    test.strip_prefix("row_")?.split('_').next()?.parse().ok()
+}
+
+#[test]
+fn the_failure_catalogue_names_real_tests_and_all_that_cite_it() {
+    let page = read("docs/failures.md");
+    let known = functions();
+    let rows: Vec<Vec<&str>> = page.lines().map(|line| line.split(" | ").collect()).collect();
+    let rows = rows
+        .iter()
+        .filter(|cells| cells.len() == 4)
+        .filter_map(|cells| Some((cells[0].trim_start_matches('|').trim().parse::<usize>().ok()?, cells[3])));
+    let rows: Vec<(usize, &str)> = rows.collect();
+    let numbers: Vec<usize> = rows.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, (1..=42).collect::<Vec<_>>(), "a number never changes: tests cite it");
+    let mut cited = BTreeSet::new();
+    for (number, shown) in rows {
+        let tests: Vec<&str> = shown.split('`').skip(1).step_by(2).collect();
+        assert!(!tests.is_empty() || shown.starts_with("none: "), "row {number} names no test and does not say why");
+        for test in tests {
+            assert!(known.contains(test), "row {number}: there is no test '{test}'");
+            assert!(row_of(test).is_none_or(|row| row == number), "row {number}: '{test}' is of another row");
+            cited.insert(test.to_owned());
+        }
+    }
+    for test in known.iter().filter(|name| row_of(name).is_some()) {
+        assert!(cited.contains(test), "docs/failures.md does not name '{test}'");
+    }
+}

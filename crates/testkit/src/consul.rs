@@ -1,12 +1,12 @@
 //! Real Consul agents on free loopback ports, of the program that `scripts/peers --extended` builds.
 
-use crate::redis::end_with_us;
-use crate::{Certificates, Ended, Proc, SOON, Signal, TempDir, cached, eventually, free_port};
+use crate::daemon::{Daemon, Server, end_with_us};
+use crate::{Certificates, Ended, Proc, SOON, TempDir, cached, eventually, free_port};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The token that may do everything, on an agent with ACLs.
 pub const CONSUL_MANAGEMENT: &str = "11111111-2222-3333-4444-555555555555";
@@ -15,12 +15,11 @@ pub const CONSUL_MANAGEMENT: &str = "11111111-2222-3333-4444-555555555555";
 /// dropped.
 #[derive(Debug)]
 pub struct ConsulServer {
-    process: Option<Proc>,
+    daemon: Daemon,
     dir: TempDir,
     data: TempDir,
     node: String,
     config: String,
-    port: u16,
     rpc: [u16; 2],
     acl: bool,
     tls: bool,
@@ -79,80 +78,30 @@ impl ConsulServer {
 
     fn begin(config: String, dir: TempDir, acl: bool, tls: bool) -> Self {
         let config = format!("bootstrap_expect = 1\n{config}");
-        let mut server = Self { acl, tls, ..Self::prepared("n", config, dir) };
-        // Another process may take a port first: try again with other ports.
-        for _ in 0..5 {
-            (server.port, server.rpc) = (free_port(), [free_port(), free_port()]);
-            if server.try_start() {
-                return server;
-            }
-        }
-        panic!("the Consul agent does not start: {:?}", server.process.take().map(|p| p.stdout()));
+        Server::begin(Self { acl, tls, ..Self::prepared("n", config, dir) })
     }
 
     fn prepared(node: &str, config: String, dir: TempDir) -> Self {
         Self {
-            process: None,
+            daemon: Daemon::new(),
             dir,
             data: TempDir::in_memory(),
             node: node.to_owned(),
             config,
-            port: free_port(),
             rpc: [free_port(), free_port()],
             acl: false,
             tls: false,
         }
     }
 
-    fn spawn(&mut self) {
-        let [server, serf] = self.rpc;
-        let (http, https) = if self.tls { (-1, i32::from(self.port)) } else { (i32::from(self.port), -1) };
-        let config = format!(
-            "server = true\nnode_name = {:?}\nbind_addr = \"127.0.0.1\"\nclient_addr = \"127.0.0.1\"\n\
-             disable_update_check = true\ndisable_host_node_id = true\nperformance {{ raft_multiplier = 1 }}\n\
-             ports {{ http = {http}, https = {https}, server = {server}, serf_lan = {serf}, serf_wan = -1, dns = -1, grpc = -1, \
-             grpc_tls = -1 }}\nui_config {{ enabled = false }}\nlog_level = \"warn\"\n{}\n",
-            self.node, self.config
-        );
-        let file = self.dir.write("agent.hcl", &config);
-        let mut command = Command::new(program());
-        command.arg("agent").arg("-config-file").arg(file).arg("-data-dir").arg(self.data.path());
-        self.process = Some(Proc::start(&mut command));
-    }
-
-    fn try_start(&mut self) -> bool {
-        self.spawn();
-        self.is_ready()
-    }
-
-    fn is_ready(&mut self) -> bool {
-        let end = Instant::now() + SOON;
-        while Instant::now() < end {
-            if self.process.as_mut().is_none_or(|p| !p.is_running()) {
-                return false;
-            }
-            let ready = if self.tls {
-                // Only its client certificates are let in; who may not ask is told so once it listens.
-                self.cli(&["operator", "raft", "list-peers"]).stdout.contains("leader")
-            } else {
-                matches!(self.ask("GET", "/v1/kv/nothing?consistent="), Some((404 | 403, _)))
-            };
-            if ready {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        false
-    }
-
     /// Its HTTP port on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.daemon.port()
     }
 
     /// Its URL, without a token.
     pub fn url(&self) -> String {
-        format!("{}://127.0.0.1:{}", if self.tls { "consuls" } else { "consul" }, self.port)
+        format!("{}://127.0.0.1:{}", if self.tls { "consuls" } else { "consul" }, self.port())
     }
 
     /// Its directory.
@@ -162,7 +111,7 @@ impl ConsulServer {
 
     /// A request to its HTTP API, without TLS, with all rights; `None` when the server does not answer.
     pub fn ask(&self, method: &str, path: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port())).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
         let token = if self.acl { CONSUL_MANAGEMENT } else { "" };
         let request =
@@ -193,7 +142,7 @@ impl ConsulServer {
     pub fn command(&self) -> Command {
         let mut command = Command::new(program());
         let scheme = if self.tls { "https" } else { "http" };
-        command.env("CONSUL_HTTP_ADDR", format!("{scheme}://127.0.0.1:{}", self.port));
+        command.env("CONSUL_HTTP_ADDR", format!("{scheme}://127.0.0.1:{}", self.port()));
         if self.tls {
             let file = |name: &str| self.dir.join(name);
             command.env("CONSUL_CACERT", file("ca.crt"));
@@ -212,28 +161,63 @@ impl ConsulServer {
 
     /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
-        self.process = None;
+        self.daemon.kill();
     }
 
     /// Starts it again on its ports and directory.
     pub fn start(&mut self) {
-        eventually(SOON, "the agent starts again", || self.try_start());
+        self.start_again();
     }
 
     /// Freezes it.
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        self.daemon.pause();
     }
 
     /// Lets it go on.
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        self.daemon.resume();
+    }
+}
+
+impl Server for ConsulServer {
+    const WHAT: &str = "the Consul agent";
+
+    fn daemon(&self) -> &Daemon {
+        &self.daemon
     }
 
-    fn signal(&self, signal: Signal) {
-        if let Some(process) = &self.process {
-            process.signal(signal);
+    fn daemon_mut(&mut self) -> &mut Daemon {
+        &mut self.daemon
+    }
+
+    fn start_command(&self) -> Command {
+        let ([server, serf], port) = (self.rpc, i32::from(self.port()));
+        let (http, https) = if self.tls { (-1, port) } else { (port, -1) };
+        let config = format!(
+            "server = true\nnode_name = {:?}\nbind_addr = \"127.0.0.1\"\nclient_addr = \"127.0.0.1\"\n\
+             disable_update_check = true\ndisable_host_node_id = true\nperformance {{ raft_multiplier = 1 }}\n\
+             ports {{ http = {http}, https = {https}, server = {server}, serf_lan = {serf}, serf_wan = -1, dns = -1, grpc = -1, \
+             grpc_tls = -1 }}\nui_config {{ enabled = false }}\nlog_level = \"warn\"\n{}\n",
+            self.node, self.config
+        );
+        let file = self.dir.write("agent.hcl", &config);
+        let mut command = Command::new(program());
+        command.arg("agent").arg("-config-file").arg(file).arg("-data-dir").arg(self.data.path());
+        command
+    }
+
+    fn is_ready(&self) -> bool {
+        if self.tls {
+            // Only its client certificates are let in; who may not ask is told so once it listens.
+            return self.cli(&["operator", "raft", "list-peers"]).stdout.contains("leader");
         }
+        matches!(self.ask("GET", "/v1/kv/nothing?consistent="), Some((404 | 403, _)))
+    }
+
+    fn move_on(&mut self) {
+        self.daemon.move_on();
+        self.rpc = [free_port(), free_port()];
     }
 }
 
@@ -248,7 +232,7 @@ impl ConsulCluster {
     /// Starts them, and waits until all know a leader.
     #[allow(clippy::new_without_default, reason = "it starts processes: not a value to have by default")]
     pub fn new() -> Self {
-        for _ in 0..5 {
+        let members = ConsulServer::begin_together(|| {
             let prepared = |n: usize| ConsulServer::prepared(&format!("n{n}"), String::new(), TempDir::new());
             let mut members: Vec<ConsulServer> = (0..3).map(prepared).collect();
             let serf: Vec<String> = members.iter().map(|member| format!("\"127.0.0.1:{}\"", member.rpc[1])).collect();
@@ -257,21 +241,15 @@ impl ConsulCluster {
                 "bootstrap_expect = 3\nretry_join = [{}]\nretry_interval = \"1s\"\nautopilot {{ cleanup_dead_servers = false }}",
                 serf.join(", ")
             );
-            for member in &mut members {
-                member.config.clone_from(&config);
-                member.spawn();
-            }
-            // Another process may have taken one of the ports.
-            if members.iter_mut().all(ConsulServer::is_ready) {
-                return Self { members };
-            }
-        }
-        panic!("a cluster of Consul servers does not start");
+            members.iter_mut().for_each(|member| member.config.clone_from(&config));
+            members
+        });
+        Self { members }
     }
 
     /// Keeps them for the rest of this process.
     pub fn share(self) -> &'static Self {
-        let pids: Vec<i32> = self.members.iter().filter_map(|m| Some(m.process.as_ref()?.pid())).collect();
+        let pids: Vec<i32> = self.members.iter().map(|member| member.daemon.pid()).collect();
         let dirs: Vec<&Path> = self.members.iter().flat_map(|m| [m.dir.path(), m.data.path()]).collect();
         end_with_us(&pids, &dirs);
         Box::leak(Box::new(self))

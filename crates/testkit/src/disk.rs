@@ -1,7 +1,7 @@
 //! A disk of a test's own, small enough to be full.
 
 use crate::TempDir;
-use crate::own::is_inside;
+use crate::isolated::is_inside;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs::File;
 use std::io::Write;

@@ -1,19 +1,18 @@
 //! Real etcd servers on free loopback ports: one alone, or three that make a cluster.
 
 use crate::certificates;
-use crate::redis::end_with_us;
-use crate::{Proc, SOON, Signal, TempDir, eventually, found, free_port};
+use crate::daemon::{Daemon, Server, end_with_us};
+use crate::{SOON, TempDir, found, free_port};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An `etcd` of a test's own; killed when dropped.
 #[derive(Debug)]
 pub struct EtcdServer {
-    process: Option<Proc>,
+    daemon: Daemon,
     name: String,
-    port: u16,
     peer_port: u16,
     options: Vec<String>,
     cluster: String,
@@ -42,9 +41,7 @@ impl EtcdServer {
 
     /// Starts one with more options.
     pub fn with(options: &[&str]) -> Self {
-        let mut server = Self::plan("alone", options, TempDir::new(), false);
-        server.begin();
-        server
+        Self::plan("alone", options, TempDir::new(), false).begin()
     }
 
     /// Starts one that speaks TLS only and wants a client certificate. Its directory has `ca.crt`, `client.crt` and
@@ -56,16 +53,13 @@ impl EtcdServer {
         let mut options: Vec<String> = vec!["--client-cert-auth".into()];
         options.extend(pairs.iter().flat_map(|(key, file)| [(*key).to_owned(), dir.join(file).display().to_string()]));
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let mut server = Self::plan("alone", &options, dir, true);
-        server.begin();
-        server
+        Self::plan("alone", &options, dir, true).begin()
     }
 
     fn plan(name: &str, options: &[&str], dir: TempDir, tls: bool) -> Self {
         let mut server = Self {
-            process: None,
+            daemon: Daemon::new(),
             name: name.to_owned(),
-            port: 0,
             peer_port: 0,
             options: options.iter().map(|o| (*o).to_owned()).collect(),
             cluster: String::new(),
@@ -73,69 +67,23 @@ impl EtcdServer {
             dir,
             tls,
         };
-        server.choose_ports();
+        server.choose_peer_port();
         server
     }
 
-    fn choose_ports(&mut self) {
-        (self.port, self.peer_port) = (free_port(), free_port());
+    fn choose_peer_port(&mut self) {
+        self.peer_port = free_port();
         self.cluster = format!("{}=http://127.0.0.1:{}", self.name, self.peer_port);
-    }
-
-    fn begin(&mut self) {
-        for _ in 0..5 {
-            self.spawn();
-            if self.comes_up() {
-                return;
-            }
-            // Another process may have taken a port first: try again with other ports.
-            self.choose_ports();
-            let _ = std::fs::remove_dir_all(self.dir.join("data"));
-        }
-        panic!("etcd does not start: {:?}", self.process.take().map(Proc::wait));
-    }
-
-    fn spawn(&mut self) {
-        let client = format!("{}://127.0.0.1:{}", if self.tls { "https" } else { "http" }, self.port);
-        let peer = format!("http://127.0.0.1:{}", self.peer_port);
-        let mut command = program("etcd");
-        command.args(["--name", &self.name, "--data-dir"]).arg(self.dir.join("data"));
-        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-        command.args(["--initial-cluster", &self.cluster, "--logger", "zap", "--log-outputs", "/dev/null"]);
-        self.process = Some(Proc::start(command.args(&self.options)));
-    }
-
-    fn comes_up(&mut self) -> bool {
-        let end = Instant::now() + SOON;
-        while Instant::now() < end {
-            if self.process.as_mut().is_none_or(|p| !p.is_running()) {
-                return false;
-            }
-            if self.answers() {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        false
-    }
-
-    /// Whether it can serve: with others, whether they have a leader.
-    fn answers(&self) -> bool {
-        if self.tls {
-            return TcpStream::connect(("127.0.0.1", self.port)).is_ok();
-        }
-        http_get(self.port, "/health").is_some_and(|text| text.contains("\"true\""))
     }
 
     /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.daemon.port()
     }
 
     /// Its URL, without a login.
     pub fn url(&self) -> String {
-        format!("etcd://127.0.0.1:{}", self.port)
+        format!("etcd://127.0.0.1:{}", self.port())
     }
 
     /// Its directory.
@@ -145,7 +93,7 @@ impl EtcdServer {
 
     /// Its process id.
     pub fn pid(&self) -> i32 {
-        self.process.as_ref().map_or(0, Proc::pid)
+        self.daemon.pid()
     }
 
     /// The login that `ctl` shows from now on, as `USER:PASSWORD`.
@@ -155,7 +103,7 @@ impl EtcdServer {
 
     /// An `etcdctl` for this server, to which a command is added.
     pub fn etcdctl(&self) -> Command {
-        etcdctl(&[self.port], &self.login)
+        etcdctl(&[self.port()], &self.login)
     }
 
     /// What `etcdctl` prints for a command.
@@ -165,7 +113,7 @@ impl EtcdServer {
 
     /// The sum of a counter of its metrics over all labels that contain `label`.
     pub fn metric(&self, name: &str, label: &str) -> f64 {
-        let text = http_get(self.port, "/metrics").expect("metrics");
+        let text = http_get(self.port(), "/metrics").expect("metrics");
         let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
@@ -178,15 +126,12 @@ impl EtcdServer {
 
     /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
-        self.process = None;
+        self.daemon.kill();
     }
 
     /// Starts it again on its ports and data, and waits until it serves.
     pub fn start(&mut self) {
-        eventually(SOON, "the server starts again", || {
-            self.spawn();
-            self.comes_up()
-        });
+        self.start_again();
     }
 
     /// Starts it again without waiting: alone it may not be able to serve.
@@ -196,18 +141,50 @@ impl EtcdServer {
 
     /// Freezes it.
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        self.daemon.pause();
     }
 
     /// Lets it go on.
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        self.daemon.resume();
+    }
+}
+
+impl Server for EtcdServer {
+    const WHAT: &str = "etcd";
+
+    fn daemon(&self) -> &Daemon {
+        &self.daemon
     }
 
-    fn signal(&self, signal: Signal) {
-        if let Some(process) = &self.process {
-            process.signal(signal);
+    fn daemon_mut(&mut self) -> &mut Daemon {
+        &mut self.daemon
+    }
+
+    fn start_command(&self) -> Command {
+        let client = format!("{}://127.0.0.1:{}", if self.tls { "https" } else { "http" }, self.port());
+        let peer = format!("http://127.0.0.1:{}", self.peer_port);
+        let mut command = program("etcd");
+        command.args(["--name", &self.name, "--data-dir"]).arg(self.dir.join("data"));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", &self.cluster, "--logger", "zap", "--log-outputs", "/dev/null"]);
+        command.args(&self.options);
+        command
+    }
+
+    /// Whether it can serve: with others, whether they have a leader.
+    fn is_ready(&self) -> bool {
+        if self.tls {
+            return TcpStream::connect(("127.0.0.1", self.port())).is_ok();
         }
+        http_get(self.port(), "/health").is_some_and(|text| text.contains("\"true\""))
+    }
+
+    fn move_on(&mut self) {
+        self.daemon.move_on();
+        self.choose_peer_port();
+        let _ = std::fs::remove_dir_all(self.dir.join("data"));
     }
 }
 
@@ -222,24 +199,19 @@ impl EtcdCluster {
     /// Starts them and waits until every one serves.
     #[allow(clippy::new_without_default, reason = "it starts processes: not a value to have by default")]
     pub fn new() -> Self {
-        for _ in 0..5 {
+        let members = EtcdServer::begin_together(|| {
             let plan = |i| EtcdServer::plan(&format!("n{i}"), &TIMING, TempDir::new(), false);
             let mut members: Vec<EtcdServer> = (0..3).map(plan).collect();
             let peers: Vec<String> = members.iter().map(|member| member.cluster.clone()).collect();
-            for member in &mut members {
-                member.cluster = peers.join(",");
-                member.spawn();
-            }
-            if members.iter_mut().all(EtcdServer::comes_up) {
-                return Self { members };
-            }
-        }
-        panic!("the cluster does not start");
+            members.iter_mut().for_each(|member| member.cluster = peers.join(","));
+            members
+        });
+        Self { members }
     }
 
     /// Its URL, naming all members.
     pub fn url(&self) -> String {
-        let hosts: Vec<String> = self.members.iter().map(|member| format!("127.0.0.1:{}", member.port)).collect();
+        let hosts: Vec<String> = self.members.iter().map(|member| format!("127.0.0.1:{}", member.port())).collect();
         format!("etcd://{}", hosts.join(","))
     }
 
@@ -247,7 +219,7 @@ impl EtcdCluster {
     pub fn leader(&self) -> usize {
         found(SOON, "the cluster has a leader", || {
             self.members.iter().position(|member| {
-                let text = http_get(member.port, "/metrics").unwrap_or_default();
+                let text = http_get(member.port(), "/metrics").unwrap_or_default();
                 text.lines().any(|line| line == "etcd_server_is_leader 1")
             })
         })
@@ -255,7 +227,7 @@ impl EtcdCluster {
 
     /// An `etcdctl` for all members, to which a command is added.
     pub fn etcdctl(&self) -> Command {
-        etcdctl(&self.members.iter().map(|member| member.port).collect::<Vec<_>>(), &[])
+        etcdctl(&self.members.iter().map(|member| member.port()).collect::<Vec<_>>(), &[])
     }
 
     /// What `etcdctl` prints for a command.

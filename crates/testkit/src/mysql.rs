@@ -1,12 +1,12 @@
 //! A real MySQL or MariaDB server on a free loopback port.
 
 use crate::certificates;
-use crate::redis::{end_with_us, make_clock, step_clock, use_clock};
-use crate::{Proc, SOON, Signal, TempDir, cached, eventually, free_port};
+use crate::daemon::{Daemon, Server, end_with_us};
+use crate::server_clock::{make_clock, step_clock, use_clock};
+use crate::{Proc, SOON, TempDir, cached};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
 
 /// A server of a test's own; killed when dropped. Its user is `root`, without a password, its database `test`.
 ///
@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 /// `scripts/mysql` has unpacked. Such a server has its default binary log, login plugin and TLS.
 #[derive(Debug)]
 pub struct MysqlServer {
-    process: Option<Proc>,
-    port: u16,
+    daemon: Daemon,
     options: Vec<String>,
     dir: TempDir,
 }
@@ -130,58 +129,13 @@ impl MysqlServer {
             }
             None => install(&dir),
         }
-        let mut server = Self { process: None, port: 0, options, dir };
-        for _ in 0..5 {
-            server.port = free_port();
-            if server.try_start() {
-                server.sql("CREATE DATABASE test CHARACTER SET utf8mb4");
-                if server.is_mysql() {
-                    // It comes with the one for its socket only.
-                    server.sql("CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION");
-                }
-                return server;
-            }
+        let server = Server::begin(Self { daemon: Daemon::new(), options, dir });
+        server.sql("CREATE DATABASE test CHARACTER SET utf8mb4");
+        if server.is_mysql() {
+            // It comes with the one for its socket only.
+            server.sql("CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION");
         }
-        panic!("the server does not start: {:?}", server.process.take().map(Proc::wait));
-    }
-
-    fn try_start(&mut self) -> bool {
-        let root = rustix::process::geteuid().is_root();
-        let mut command = match mysql() {
-            Some(place) => {
-                let mut command = Command::new(place.join("mysqld"));
-                // Log files are of the size that the data came with; what is committed outlives a kill.
-                command.args(["--skip-mysqlx", "--innodb-log-file-size=4M", "--sync-binlog=0"]);
-                command.args(root.then_some("--user=root"));
-                command
-            }
-            None => {
-                let mut command = installed("mariadbd");
-                command.arg("--no-defaults").args(root.then_some("--user=mysql"));
-                command
-            }
-        };
-        command.args(["--bind-address=127.0.0.1", "--skip-name-resolve", NO_AIO]);
-        // What is committed outlives a kill of the process, if not of the machine.
-        command.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
-        command.arg(format!("--port={}", self.port));
-        for (option, file) in [("datadir", "data"), ("socket", "socket"), ("pid-file", "pid")] {
-            command.arg(format!("--{option}={}", self.dir.join(file).display()));
-        }
-        command.args(&self.options);
-        use_clock(&self.dir, &mut command);
-        self.process = Some(Proc::start(&mut command));
-        let end = Instant::now() + SOON;
-        while Instant::now() < end {
-            if self.process.as_mut().is_none_or(|p| !p.is_running()) {
-                return false;
-            }
-            if self.run("", "SELECT 1").is_ok() {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        false
+        server
     }
 
     /// Whether it is a MySQL.
@@ -191,12 +145,12 @@ impl MysqlServer {
 
     /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.daemon.port()
     }
 
     /// Its URL, with user and database.
     pub fn url(&self) -> String {
-        format!("mysql://root@127.0.0.1:{}/test", self.port)
+        format!("mysql://root@127.0.0.1:{}/test", self.port())
     }
 
     /// Its directory.
@@ -212,7 +166,7 @@ impl MysqlServer {
 
     /// Its process id.
     pub fn pid(&self) -> i32 {
-        self.process.as_ref().map_or(0, Proc::pid)
+        self.daemon.pid()
     }
 
     /// What the `mariadb` program prints for statements: rows only, columns separated by tabs. A script with
@@ -240,27 +194,65 @@ impl MysqlServer {
 
     /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
-        self.process = None;
+        self.daemon.kill();
     }
 
     /// Starts it again on its port and directory.
     pub fn start(&mut self) {
-        eventually(SOON, "the server starts again", || self.try_start());
+        self.start_again();
     }
 
     /// Freezes it.
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        self.daemon.pause();
     }
 
     /// Lets it go on.
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        self.daemon.resume();
+    }
+}
+
+impl Server for MysqlServer {
+    const WHAT: &str = "the MySQL or MariaDB server";
+
+    fn daemon(&self) -> &Daemon {
+        &self.daemon
     }
 
-    fn signal(&self, signal: Signal) {
-        if let Some(process) = &self.process {
-            process.signal(signal);
+    fn daemon_mut(&mut self) -> &mut Daemon {
+        &mut self.daemon
+    }
+
+    fn start_command(&self) -> Command {
+        let root = rustix::process::geteuid().is_root();
+        let mut command = match mysql() {
+            Some(place) => {
+                let mut command = Command::new(place.join("mysqld"));
+                // Log files are of the size that the data came with; what is committed outlives a kill.
+                command.args(["--skip-mysqlx", "--innodb-log-file-size=4M", "--sync-binlog=0"]);
+                command.args(root.then_some("--user=root"));
+                command
+            }
+            None => {
+                let mut command = installed("mariadbd");
+                command.arg("--no-defaults").args(root.then_some("--user=mysql"));
+                command
+            }
+        };
+        command.args(["--bind-address=127.0.0.1", "--skip-name-resolve", NO_AIO]);
+        // What is committed outlives a kill of the process, if not of the machine.
+        command.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
+        command.arg(format!("--port={}", self.port()));
+        for (option, file) in [("datadir", "data"), ("socket", "socket"), ("pid-file", "pid")] {
+            command.arg(format!("--{option}={}", self.dir.join(file).display()));
         }
+        command.args(&self.options);
+        use_clock(&self.dir, &mut command);
+        command
+    }
+
+    fn is_ready(&self) -> bool {
+        self.run("", "SELECT 1").is_ok()
     }
 }

@@ -1,6 +1,6 @@
 //! A network of a test's own, in which every packet can be dropped without a word.
 
-use crate::own::is_inside;
+use crate::isolated::is_inside;
 use std::process::{Command, Stdio};
 
 /// A loopback interface of the test's own; other processes do not use it.

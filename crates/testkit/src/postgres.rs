@@ -1,19 +1,18 @@
-//! Real PostgreSQL servers on free loopback ports, and what stands beside them: a standby, a PgBouncer.
+//! Real PostgreSQL servers on free loopback ports.
 
 use crate::certificates;
-use crate::redis::{end_with_us, free_port, listens, make_clock, step_clock, use_clock};
-use crate::{Proc, SOON, Signal, SmallDisk, TempDir, eventually};
+use crate::daemon::{Daemon, Server, at_our_end, end_with_us};
+use crate::server_clock::{make_clock, step_clock, use_clock};
+use crate::{Proc, Signal, SmallDisk, TempDir};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
 
 /// A `postgres` of a test's own; killed when dropped. Its superuser is `postgres`, without a password.
 #[derive(Debug)]
 pub struct PostgresServer {
-    process: Option<Proc>,
-    port: u16,
+    daemon: Daemon,
     options: Vec<String>,
     dir: TempDir,
 }
@@ -45,7 +44,7 @@ fn program(name: &str) -> Command {
     as_postgres(&BIN.join(name))
 }
 
-fn as_postgres(program: &Path) -> Command {
+pub(crate) fn as_postgres(program: &Path) -> Command {
     if !rustix::process::geteuid().is_root() {
         return Command::new(program);
     }
@@ -55,7 +54,7 @@ fn as_postgres(program: &Path) -> Command {
 }
 
 /// Lets the user `postgres` have a directory and what is in it.
-fn give_away(dir: &Path) {
+pub(crate) fn give_away(dir: &Path) {
     if rustix::process::geteuid().is_root() {
         let given = Command::new("chown").args(["-R", "postgres:postgres"]).arg(dir).status();
         assert!(given.is_ok_and(|status| status.success()), "the user postgres: apt-get install postgresql");
@@ -104,11 +103,11 @@ impl PostgresServer {
     }
 
     /// Starts a standby of `primary`, in step with it.
-    fn standby_of(primary: &Self) -> Self {
+    pub(crate) fn standby_of(primary: &Self) -> Self {
         let dir = TempDir::new();
         give_away(dir.path());
         let mut command = program("pg_basebackup");
-        command.args(["-h", "127.0.0.1", "-p", &primary.port.to_string(), "-U", "postgres", "--no-sync"]);
+        command.args(["-h", "127.0.0.1", "-p", &primary.port().to_string(), "-U", "postgres", "--no-sync"]);
         let made = Proc::start(command.args(["--checkpoint=fast", "-R", "-D"]).arg(dir.join("data"))).wait();
         assert_eq!(made.code, Some(0), "pg_basebackup: {}", made.stderr);
         Self::begin(dir, &[], Some(()))
@@ -121,48 +120,17 @@ impl PostgresServer {
         }
         give_away(dir.path());
         let settings = settings.iter().flat_map(|setting| ["-c".to_owned(), (*setting).to_owned()]).collect();
-        let mut server = Self { process: None, port: free_port(), options: settings, dir };
-        // Another process may take the port first: try again with another port.
-        for _ in 0..5 {
-            if server.try_start() {
-                return server;
-            }
-            server.port = free_port();
-        }
-        panic!("postgres does not start: {:?}", server.process.take().map(Proc::wait));
-    }
-
-    fn try_start(&mut self) -> bool {
-        let mut command = program("postgres");
-        command.arg("-D").arg(self.dir.join("data")).args(["-p", &self.port.to_string()]);
-        let sockets = format!("unix_socket_directories={}", self.dir.path().display());
-        for setting in ["listen_addresses=127.0.0.1,127.0.0.2", &sockets, "fsync=off", "log_min_messages=warning"] {
-            command.args(["-c", setting]);
-        }
-        use_clock(&self.dir, &mut command);
-        self.process = Some(Proc::start(command.args(&self.options)));
-        let end = Instant::now() + SOON;
-        while Instant::now() < end {
-            if self.process.as_mut().is_none_or(|p| !p.is_running()) {
-                return false;
-            }
-            let asked = program("pg_isready").args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]).status();
-            if asked.is_ok_and(|status| status.success()) {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        false
+        Server::begin(Self { daemon: Daemon::new(), options: settings, dir })
     }
 
     /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.daemon.port()
     }
 
     /// Its URL, as the superuser.
     pub fn url(&self) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port())
     }
 
     /// Its directory.
@@ -172,7 +140,7 @@ impl PostgresServer {
 
     /// Its process id.
     pub fn pid(&self) -> i32 {
-        self.process.as_ref().map_or(0, Proc::pid)
+        self.daemon.pid()
     }
 
     /// What `psql` prints for a command: fields separated by `|`.
@@ -186,7 +154,7 @@ impl PostgresServer {
     /// The server's own words.
     pub fn try_sql(&self, text: &str) -> Result<String, String> {
         let mut command = Command::new(BIN.join("psql"));
-        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres", "-qXAt"]);
+        command.args(["-h", "127.0.0.1", "-p", &self.port().to_string(), "-U", "postgres", "-qXAt"]);
         // By its input, so that each statement is a transaction.
         command.args(["-v", "ON_ERROR_STOP=1", "-f", "-"]).stdin(Stdio::piped());
         let mut psql = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("psql runs");
@@ -206,16 +174,13 @@ impl PostgresServer {
 
     /// Kills it with its children, as a power cut would.
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.signal(Signal::QUIT);
-            // SIGQUIT: children are killed, nothing is flushed; recovery follows at the next start.
-            eventually(SOON, "the server is gone", || !process.is_running());
-        }
+        // SIGQUIT: children are killed, nothing is flushed; recovery follows at the next start.
+        self.daemon.end(Signal::QUIT);
     }
 
     /// Starts it again on its port and directory.
     pub fn start(&mut self) {
-        eventually(SOON, "the server starts again", || self.try_start());
+        self.start_again();
     }
 
     /// Freezes it with all its children: connections stay open and nothing answers.
@@ -263,14 +228,39 @@ impl PostgresServer {
     /// Sees to it that the server, restarted or not, ends when this process does, however that happens.
     pub fn end_with_us(&self) {
         // The file names the process that runs now; -QUIT takes its children along.
-        let script = "trap '' INT TERM HUP; cat >/dev/null
-            pid=$(head -n 1 \"$1/data/postmaster.pid\") && kill -QUIT $pid && while kill -0 $pid; do sleep 0.05; done
+        let script =
+            "pid=$(head -n 1 \"$1/data/postmaster.pid\") && kill -QUIT $pid && while kill -0 $pid; do sleep 0.05; done
             rm -rf \"$1\"";
-        let mut command = Command::new("sh");
-        command.args(["-c", script, "sh"]).arg(self.dir.path());
-        let watchdog = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        // Its input stays open as long as this process lives.
-        std::mem::forget(watchdog.expect("a shell"));
+        at_our_end(script, &[self.dir.path().into()]);
+    }
+}
+
+impl Server for PostgresServer {
+    const WHAT: &str = "postgres";
+
+    fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    fn daemon_mut(&mut self) -> &mut Daemon {
+        &mut self.daemon
+    }
+
+    fn start_command(&self) -> Command {
+        let mut command = program("postgres");
+        command.arg("-D").arg(self.dir.join("data")).args(["-p", &self.port().to_string()]);
+        let sockets = format!("unix_socket_directories={}", self.dir.path().display());
+        for setting in ["listen_addresses=127.0.0.1,127.0.0.2", &sockets, "fsync=off", "log_min_messages=warning"] {
+            command.args(["-c", setting]);
+        }
+        use_clock(&self.dir, &mut command);
+        command.args(&self.options);
+        command
+    }
+
+    fn is_ready(&self) -> bool {
+        let asked = program("pg_isready").args(["-q", "-h", "127.0.0.1", "-p", &self.port().to_string()]).status();
+        asked.is_ok_and(|status| status.success())
     }
 }
 
@@ -278,114 +268,5 @@ impl Drop for PostgresServer {
     fn drop(&mut self) {
         self.resume();
         self.kill();
-    }
-}
-
-/// A primary and a standby that streams from it.
-#[derive(Debug)]
-pub struct PgPair {
-    /// The primary.
-    pub primary: PostgresServer,
-    /// The standby.
-    pub standby: PostgresServer,
-}
-
-impl PgPair {
-    /// Starts both and waits until the standby is in step.
-    #[allow(clippy::new_without_default, reason = "it starts processes: not a value to have by default")]
-    pub fn new() -> Self {
-        let primary = PostgresServer::new();
-        let standby = PostgresServer::standby_of(&primary);
-        let pair = Self { primary, standby };
-        pair.in_step();
-        pair
-    }
-
-    /// Waits until the standby has all that the primary has.
-    pub fn in_step(&self) {
-        eventually(SOON, "the standby streams", || {
-            self.primary.sql("SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()") == "1"
-        });
-    }
-
-    /// Both, as one URL.
-    pub fn url(&self) -> String {
-        let (a, b) = (self.primary.port, self.standby.port);
-        format!("postgres://postgres@127.0.0.1:{a},127.0.0.1:{b}/postgres")
-    }
-
-    /// Stops the standby from receiving, so that what is written from now on is lost with the primary.
-    pub fn fall_behind(&self) {
-        self.standby.sql("ALTER SYSTEM SET primary_conninfo = ''; SELECT pg_reload_conf()");
-        eventually(SOON, "the standby no longer streams", || {
-            self.primary.sql("SELECT count(*) FROM pg_stat_replication") == "0"
-        });
-    }
-
-    /// Makes the standby the primary.
-    pub fn promote(&self) {
-        self.standby.sql("SELECT pg_promote(true, 30)");
-    }
-}
-
-/// A PgBouncer before a server.
-#[derive(Debug)]
-pub struct PgBouncer {
-    process: Option<Proc>,
-    port: u16,
-    dir: TempDir,
-}
-
-impl PgBouncer {
-    /// Starts one with `size` connections to the server, which gives one to each transaction.
-    pub fn new(server: &PostgresServer, size: u32) -> Self {
-        Self::with(server, size, "transaction")
-    }
-
-    /// Starts one that gives each client a connection to the server for as long as it stays.
-    pub fn of_sessions(server: &PostgresServer, size: u32) -> Self {
-        Self::with(server, size, "session")
-    }
-
-    fn with(server: &PostgresServer, size: u32, mode: &str) -> Self {
-        let dir = TempDir::new();
-        let users = dir.write("users", "\"postgres\" \"\"\n");
-        let mut bouncer = Self { process: None, port: 0, dir };
-        for _ in 0..5 {
-            bouncer.port = free_port();
-            let config = format!(
-                "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\n\
-                 unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = {mode}\n\
-                 default_pool_size = {size}\nmax_client_conn = 1000\n",
-                server.port,
-                bouncer.port,
-                users.display(),
-            );
-            let file = bouncer.dir.write("pgbouncer.ini", &config);
-            give_away(bouncer.dir.path());
-            let found = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().map(Path::new).find(|p| p.exists());
-            let found = found.expect("PgBouncer is not installed: apt-get install pgbouncer");
-            let mut process = Proc::start(as_postgres(found).arg(file));
-            eventually(SOON, "PgBouncer starts or fails", || {
-                process.stderr().contains("process up") || !process.is_running()
-            });
-            if process.is_running() {
-                listens(bouncer.port);
-                bouncer.process = Some(process);
-                return bouncer;
-            }
-        }
-        panic!("PgBouncer does not start");
-    }
-
-    /// The URL of a server behind it.
-    pub fn url(&self) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
-    }
-
-    /// Keeps it for the rest of this process.
-    pub fn share(self) -> &'static Self {
-        end_with_us(&[self.process.as_ref().map_or(0, Proc::pid)], &[self.dir.path()]);
-        Box::leak(Box::new(self))
     }
 }

@@ -1,6 +1,7 @@
 //! Several Redis servers that belong together: replicas, Sentinels, a Cluster.
 
-use crate::redis::{cli, end_with_us, program};
+use crate::daemon::end_with_us;
+use crate::redis::{cli, program};
 use crate::{Certificates, Proc, RedisServer, SOON, TempDir, eventually, free_port, listens};
 
 /// A primary and its replicas.

@@ -1,12 +1,12 @@
 //! Real ZooKeeper servers on free loopback ports, alone or as an ensemble of three.
 
-use crate::redis::end_with_us;
-use crate::{Proc, SOON, Signal, TempDir, eventually, free_port};
+use crate::daemon::{Daemon, Server, end_with_us};
+use crate::{SOON, Signal, TempDir, eventually, free_port};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where Debian keeps what a server is made of.
 const JARS: [&str; 2] = ["/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-nop.jar"];
@@ -18,8 +18,7 @@ const CONFIG: &str = "tickTime=250\ninitLimit=20\nsyncLimit=8\nminSessionTimeout
 /// A ZooKeeper server of a test's own; killed when dropped.
 #[derive(Debug)]
 pub struct ZooKeeperServer {
-    process: Option<Proc>,
-    port: u16,
+    daemon: Daemon,
     config: String,
     /// Options of the Java machine, such as `-Dreadonlymode.enabled=true`.
     java: Vec<String>,
@@ -35,16 +34,7 @@ impl ZooKeeperServer {
 
     /// Starts one with more lines of configuration.
     pub fn with(config: &str) -> Self {
-        let mut server = Self::prepared(config, None, &[]);
-        // Another process may take the port first: try again with another port.
-        for _ in 0..5 {
-            server.launch();
-            if server.is_ready(SOON) {
-                return server;
-            }
-            server.port = free_port();
-        }
-        panic!("ZooKeeper does not start: {:?}", server.process.take().map(Proc::wait));
+        Self::prepared(config, None, &[]).begin()
     }
 
     fn prepared(config: &str, id: Option<usize>, java: &[&str]) -> Self {
@@ -53,60 +43,27 @@ impl ZooKeeperServer {
             dir.write("data/myid", &id.to_string());
         }
         let java = java.iter().map(|o| (*o).to_owned()).collect();
-        Self { process: None, port: free_port(), config: config.to_owned(), java, dir }
-    }
-
-    fn launch(&mut self) {
-        for jar in JARS {
-            assert!(
-                Path::new(jar).exists(),
-                "{jar} is missing: apt-get install --no-install-recommends zookeeper default-jre-headless"
-            );
-        }
-        let data = self.dir.join("data");
-        let text = format!("{CONFIG}dataDir={}\nclientPort={}\n{}\n", data.display(), self.port, self.config);
-        let file = self.dir.write("zoo.cfg", &text);
-        let mut command = Command::new("java");
-        // A small machine that starts fast.
-        command.args(["-Xmx256m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]);
-        command.args(&self.java).args(["-cp", &JARS.join(":")]);
-        command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(file);
-        self.process = Some(Proc::start(&mut command));
-    }
-
-    /// Whether it serves clients within `limit`; `false` at once when it has ended.
-    fn is_ready(&mut self, limit: Duration) -> bool {
-        let end = Instant::now() + limit;
-        while Instant::now() < end {
-            if self.mode().is_some() {
-                return true;
-            }
-            if self.process.as_mut().is_none_or(|process| !process.is_running()) {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        false
+        Self { daemon: Daemon::new(), config: config.to_owned(), java, dir }
     }
 
     /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.daemon.port()
     }
 
     /// Its URL, without a login.
     pub fn url(&self) -> String {
-        format!("zookeeper://127.0.0.1:{}", self.port)
+        format!("zookeeper://127.0.0.1:{}", self.port())
     }
 
     /// Its process id.
     pub fn pid(&self) -> i32 {
-        self.process.as_ref().map_or(0, Proc::pid)
+        self.daemon.pid()
     }
 
     /// The answer to a word of four letters, such as `mntr`; nothing when it does not answer.
     pub fn ask(&self, word: &str) -> String {
-        let address = SocketAddr::from(([127, 0, 0, 1], self.port));
+        let address = SocketAddr::from(([127, 0, 0, 1], self.port()));
         let answer = TcpStream::connect_timeout(&address, Duration::from_secs(2)).and_then(|mut stream| {
             stream.set_read_timeout(Some(Duration::from_secs(2)))?;
             stream.write_all(word.as_bytes())?;
@@ -130,18 +87,17 @@ impl ZooKeeperServer {
 
     /// Kills it, as a power failure would; its data stays.
     pub fn kill(&mut self) {
-        self.process = None;
+        self.daemon.kill();
     }
 
     /// Starts it again after `kill`, without waiting until it serves clients.
     pub fn restart(&mut self) {
-        self.launch();
+        self.spawn();
     }
 
     /// Starts it again after `kill`.
     pub fn start(&mut self) {
-        self.launch();
-        assert!(self.is_ready(SOON), "ZooKeeper starts again: {:?}", self.process.take().map(Proc::wait));
+        self.start_again();
     }
 
     /// Stops it for as long as the answer lives: it neither answers nor closes anything.
@@ -156,6 +112,40 @@ impl ZooKeeperServer {
     pub fn share(self) -> &'static Self {
         end_with_us(&[self.pid()], &[self.dir.path()]);
         Box::leak(Box::new(self))
+    }
+}
+
+impl Server for ZooKeeperServer {
+    const WHAT: &str = "ZooKeeper";
+
+    fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    fn daemon_mut(&mut self) -> &mut Daemon {
+        &mut self.daemon
+    }
+
+    fn start_command(&self) -> Command {
+        for jar in JARS {
+            assert!(
+                Path::new(jar).exists(),
+                "{jar} is missing: apt-get install --no-install-recommends zookeeper default-jre-headless"
+            );
+        }
+        let data = self.dir.join("data");
+        let text = format!("{CONFIG}dataDir={}\nclientPort={}\n{}\n", data.display(), self.port(), self.config);
+        let file = self.dir.write("zoo.cfg", &text);
+        let mut command = Command::new("java");
+        // A small machine that starts fast.
+        command.args(["-Xmx256m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]);
+        command.args(&self.java).args(["-cp", &JARS.join(":")]);
+        command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(file);
+        command
+    }
+
+    fn is_ready(&self) -> bool {
+        self.mode().is_some()
     }
 }
 
@@ -185,18 +175,12 @@ impl ZooKeeperEnsemble {
 
     /// Starts them with options for the Java machine.
     pub fn with(java: &[&str]) -> Self {
-        for _ in 0..5 {
+        let servers = ZooKeeperServer::begin_together(|| {
             let line = |id: usize| format!("server.{id}=127.0.0.1:{}:{}\n", free_port(), free_port());
             let config: String = (1..=3).map(line).collect();
-            let servers = (1..=3).map(|id| ZooKeeperServer::prepared(&config, Some(id), java)).collect();
-            let mut ensemble = Self { servers };
-            ensemble.servers.iter_mut().for_each(ZooKeeperServer::launch);
-            // Another process may have taken one of the ports.
-            if ensemble.servers.iter_mut().all(|server| server.is_ready(SOON)) {
-                return ensemble;
-            }
-        }
-        panic!("an ensemble of ZooKeeper servers does not start");
+            (1..=3).map(|id| ZooKeeperServer::prepared(&config, Some(id), java)).collect()
+        });
+        Self { servers }
     }
 
     /// The URL with all of them.

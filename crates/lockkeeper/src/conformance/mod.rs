@@ -133,11 +133,26 @@ pub struct Case {
     pub needs: &'static [Need],
 }
 
+impl Case {
+    /// What a subject is made for when no case runs on it and only its capabilities are looked at.
+    pub const LOOK: Self = Self { group: "conformance", name: "skip_table", needs: &[] };
+
+    /// Whether it asks this of the store. A subject that can share one server among cases needs to know, for example,
+    /// which of them restart it.
+    pub fn asks_for(&self, need: Need) -> bool {
+        self.needs.contains(&need)
+    }
+
+    /// Why it is skipped on such a store; `None` when it runs.
+    fn skipped(&self, store: &dyn Store, subject: &dyn Subject) -> Option<&'static str> {
+        self.needs.iter().find_map(|need| need.missing(store, subject))
+    }
+}
+
 /// Cases that are left out on this store, each with the reason, in the order of [`CASES`].
 pub async fn skip_table(subject: &dyn Subject) -> Vec<(&'static str, &'static str)> {
     let store = subject.open().await;
-    let skip = |case: &Case| Some((case.name, case.needs.iter().find_map(|need| need.missing(&*store, subject))?));
-    CASES.iter().filter_map(skip).collect()
+    CASES.iter().filter_map(|case| Some((case.name, case.skipped(&*store, subject)?))).collect()
 }
 
 /// A case that takes this long hangs: the slowest wait for a few leases of the slowest store.
@@ -148,23 +163,29 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// # Panics
 /// When the store breaks the contract.
 #[expect(clippy::print_stdout, reason = "a skip must be seen in the output of the test run")]
-pub async fn run(case: &'static str, subject: &dyn Subject, body: impl Future<Output = ()>) {
-    if let Some((_, reason)) = skip_table(subject).await.into_iter().find(|(name, _)| *name == case) {
-        println!("skipped: {case} on {}: {reason}", subject.open().await.info().scheme);
+pub async fn run(case: &Case, subject: &dyn Subject, body: impl Future<Output = ()>) {
+    let store = subject.open().await;
+    let info = store.info();
+    if let Some(reason) = case.skipped(&*store, subject) {
+        println!("skipped: {} on {}: {reason}", case.name, info.scheme);
         return;
     }
-    assert!(tokio::time::timeout(LIMIT, body).await.is_ok(), "{case} was not finished after {LIMIT:?}");
+    assert!(tokio::time::timeout(LIMIT, body).await.is_ok(), "{} was not finished after {LIMIT:?}", case.name);
 }
 
 /// Expands to a module of tests, one for every case of the suite, run against a store.
 ///
 /// `conformance_suite!(module_name, subject)`: the expression is evaluated anew for every test, inside a Tokio runtime,
-/// and makes a [`Subject`](crate::conformance::Subject). The module also has `skips()`, its [`skip_table`]. Attributes after
-/// the subject, such as `#[ignore = "needs a server"]`, go to every test.
+/// and makes a [`Subject`](crate::conformance::Subject). A subject that depends on the case is written
+/// `conformance_suite!(module_name, |case| subject)`; `case` is a [`Case`](crate::conformance::Case). The module also has
+/// `skips()`, its [`skip_table`]. Attributes after the subject, such as `#[ignore = "needs a server"]`, go to every test.
 #[macro_export]
 macro_rules! conformance_suite {
+    ($module:ident, |$of:ident| $subject:expr $(, $(#[$($attribute:tt)+])+)?) => {
+        $crate::__conformance_cases! { $crate::__conformance_tests; $module, $of, $subject, [$($(#[$($attribute)+])+)?] }
+    };
     ($module:ident, $subject:expr $(, $(#[$($attribute:tt)+])+)?) => {
-        $crate::__conformance_cases! { $crate::__conformance_tests; $module, $subject, [$($(#[$($attribute)+])+)?] }
+        $crate::conformance_suite! { $module, |_case| $subject $(, $(#[$($attribute)+])+)? }
     };
 }
 
@@ -290,7 +311,10 @@ macro_rules! __conformance_cases {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_tests {
-    ($module:ident, $subject:expr, $attributes:tt; $($group:ident :: $case:ident [$($need:ident)*];)*) => {
+    (
+        $module:ident, $of:ident, $subject:expr, $attributes:tt;
+        $($group:ident :: $case:ident [$($need:ident)*];)*
+    ) => {
         mod $module {
             #[allow(unused_imports, reason = "a subject may need nothing of its surroundings")]
             use super::*;
@@ -298,15 +322,21 @@ macro_rules! __conformance_tests {
             /// The cases left out on this store, with the reasons.
             #[allow(dead_code, reason = "only a test that writes the skips down calls it")]
             pub(super) async fn skips() -> Vec<(&'static str, &'static str)> {
+                let $of = $crate::conformance::Case::LOOK;
                 $crate::conformance::skip_table(&$subject).await
             }
 
             $(
                 $crate::__conformance_test! { $attributes
                     async fn $case() {
+                        let $of = $crate::conformance::Case {
+                            group: stringify!($group),
+                            name: stringify!($case),
+                            needs: &[$($crate::conformance::Need::$need),*],
+                        };
                         let subject = $subject;
                         let body = $crate::conformance::$group::$case(&subject);
-                        $crate::conformance::run(stringify!($case), &subject, body).await;
+                        $crate::conformance::run(&$of, &subject, body).await;
                     }
                 }
             )*

@@ -1,7 +1,8 @@
 //! What the engine tests share: keepers over faults on a test clock, and futures polled by hand.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "for tests, each of which uses its own part")]
 
-pub mod odd;
+pub mod misbehaving;
+pub mod warnings;
 
 use lockkeeper::store::Record;
 use lockkeeper::stores::memory::MemoryStore;
@@ -57,7 +58,7 @@ impl Bench {
 
     /// A keeper on a store that says of itself whether calls reach it in order, and whether waiters queue in it.
     pub fn keeper_that_says(&self, ordered: bool, queue: bool) -> (Faults, Keeper) {
-        let mut odd = odd::Odd::new(self.store.share());
+        let mut odd = misbehaving::Misbehaving::new(self.store.share());
         (odd.ordered, odd.queue) = (ordered, queue);
         let (faults, store) = Faults::wrap(Arc::new(odd));
         (faults, Keeper::builder().clock(&self.clock).open(store).unwrap())

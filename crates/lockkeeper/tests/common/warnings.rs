@@ -1,5 +1,5 @@
 //! What is said in the log by anybody in this process.
-#![allow(unreachable_pub, reason = "for tests")]
+#![allow(dead_code, unreachable_pub, reason = "for tests, each of which uses its own part")]
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -8,6 +8,11 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 pub struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
+    /// All of them, one on each line.
+    pub fn text(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).join("\n")
+    }
+
     /// How many have this text.
     pub fn count(&self, text: &str) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|line| line.contains(text)).count()

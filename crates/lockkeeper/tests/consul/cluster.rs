@@ -1,13 +1,14 @@
 //! The Consul store and three servers whose leader dies or freezes. No distribution has Consul: `scripts/test-extended` builds it
 //! and runs these.
 
-#[path = "../common/beliefs.rs"]
-mod beliefs;
+#[path = "../common/workers.rs"]
+mod workers;
 
-use beliefs::Workers;
-use lockkeeper::{Guard, Keeper, Phase};
+use crate::keepers::taken;
+use lockkeeper::{Keeper, Phase};
 use std::time::{Duration, Instant};
 use testkit::ConsulCluster;
+use workers::Workers;
 
 /// The shortest there is.
 const TTL: Duration = Duration::from_secs(10);
@@ -17,10 +18,6 @@ const SOON: Duration = Duration::from_secs(60);
 async fn keeper(cluster: &ConsulCluster, member: usize, ttl: Duration) -> Keeper {
     let url = format!("{}?lock_delay=0s", cluster.members[member].url());
     Keeper::builder().ttl(ttl).connect(&url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,8 @@
 //! The Consul store beside the command `consul lock`, which is Go's `api.Lock`. `scripts/test-extended` builds it and runs this.
 #![allow(clippy::print_stdout, reason = "measured times are for people")]
 
-use lockkeeper::{Guard, Keeper, LossReason};
+use crate::keepers::taken;
+use lockkeeper::{Keeper, LossReason};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -18,10 +19,6 @@ const THEIR_SECTIONS: usize = 60;
 
 async fn keeper(server: &ConsulServer) -> Keeper {
     Keeper::builder().ttl(TTL).connect(server.url()).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
 }
 
 /// `consul lock NAME` around a shell script.

@@ -1,9 +1,10 @@
 //! The Consul store and what happens to agents, sessions and keys. No distribution has Consul: `scripts/test-extended` builds
 //! an agent and runs these.
 
+use crate::keepers::{refusal, taken};
 use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::consul::ConsulStore;
-use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, Phase, Store};
+use lockkeeper::{ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, Phase, Store};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::{CONSUL_MANAGEMENT, ConsulServer};
@@ -23,14 +24,6 @@ async fn keeper_with(url: &str, ttl: Duration) -> Keeper {
 /// Without a lock-delay, so that what was lost can be taken again at once.
 async fn keeper(server: &ConsulServer, ttl: Duration) -> Keeper {
     keeper_with(&format!("{}?lock_delay=0s", server.url()), ttl).await
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
-}
-
-async fn refusal(keeper: &Keeper, name: &str) -> Error {
-    keeper.lock(name).try_acquire().await.map(|guard| guard.is_some()).expect_err("an error")
 }
 
 async fn lost(guard: &Guard, limit: Duration) -> LossReason {

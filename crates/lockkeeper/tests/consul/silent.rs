@@ -1,7 +1,7 @@
 //! The store when its connections go silent: noticed however short the caller's patience is. No distribution has Consul:
 //! `scripts/test-extended` builds an agent and runs this.
 
-#[path = "../common/silent.rs"]
+#[path = "../common/silent_connections.rs"]
 mod common;
 
 use common::works_again;

@@ -1,6 +1,6 @@
 //! The end of a keeper: closed, dropped, or its thread dead; and its life beyond a runtime's.
 
-use crate::common::odd::Odd;
+use crate::common::misbehaving::Misbehaving;
 use crate::common::{Bench, Probe, TTL, empty, ms, now, real, secs, until};
 use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::testing::{Op, leftovers};
@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-fn odd_keeper(bench: &Bench) -> (Arc<Odd>, Keeper) {
-    let odd = Arc::new(Odd::new(bench.store.share()));
+fn odd_keeper(bench: &Bench) -> (Arc<Misbehaving>, Keeper) {
+    let odd = Arc::new(Misbehaving::new(bench.store.share()));
     let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).expect("a keeper");
     (odd, keeper)
 }
@@ -255,7 +255,7 @@ fn when_the_keepers_thread_dies_everything_is_lost_and_nothing_hangs() {
 #[test]
 fn a_call_in_flight_when_the_thread_dies_ends_too() {
     let bench = Bench::new();
-    let odd = Arc::new(Odd::new(bench.store.share()));
+    let odd = Arc::new(Misbehaving::new(bench.store.share()));
     let (faults, store) = lockkeeper::testing::Faults::wrap(odd.clone());
     let keeper = Keeper::builder().clock(&bench.clock).open(store).unwrap();
     let guard = now(keeper.lock("y").acquire()).unwrap();
@@ -318,7 +318,7 @@ fn a_lease_keeps_neither_the_lock_nor_the_keeper() {
 #[test]
 fn row_18_a_wait_that_can_never_end_is_given_up() {
     let bench = Bench::new();
-    let odd = Arc::new(Odd::new(bench.store.share()));
+    let odd = Arc::new(Misbehaving::new(bench.store.share()));
     let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     let (_, other) = bench.keeper();
     let held = now(other.lock("x").acquire()).unwrap();

@@ -1,6 +1,6 @@
 //! Futures dropped at any await, guards dropped anywhere: row 11 of the failure catalogue, and `with`.
 
-use crate::common::odd::Odd;
+use crate::common::misbehaving::Misbehaving;
 use crate::common::{Bench, Probe, TTL, empty, ms, now, real, secs, until};
 use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::testing::{Faults, Op};
@@ -239,7 +239,7 @@ fn row_11_a_waker_that_drops_its_task_is_no_deadlock() {
 #[test]
 fn row_11_a_store_that_panics_in_a_callers_call_leaves_nothing() {
     let bench = Bench::new();
-    let odd = Arc::new(Odd::new(bench.store.share()));
+    let odd = Arc::new(Misbehaving::new(bench.store.share()));
     let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     odd.acquire_panics.store(true, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| now(keeper.lock("x").acquire()))).is_err());

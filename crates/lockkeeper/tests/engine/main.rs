@@ -1,11 +1,11 @@
 //! The engine on stores whose clock and messages the tests control: time, messages, queues, and the end of keepers.
 
+mod blocked_log;
 mod close;
 #[path = "../common/mod.rs"]
 mod common;
 mod drop;
 mod grants;
-mod logs;
 mod messages;
 mod metrics;
 mod queue;

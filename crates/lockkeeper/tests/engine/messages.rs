@@ -1,6 +1,6 @@
 //! Messages that are lost, late, repeated or reordered: rows 4, 12 and 14–19 of the failure catalogue.
 
-use crate::common::odd::Odd;
+use crate::common::misbehaving::Misbehaving;
 use crate::common::{Bench, Probe, TTL, empty, ms, now, real, secs, until};
 use lockkeeper::store::Event;
 use lockkeeper::stores::memory::MemoryStore;
@@ -345,7 +345,7 @@ fn row_19_the_first_in_line_looks_when_a_dead_holders_lease_ends() {
 #[test]
 fn a_new_connection_makes_waiters_ask_and_guards_renew() {
     let bench = Bench::new();
-    let odd = Arc::new(Odd::new(bench.store.share()));
+    let odd = Arc::new(Misbehaving::new(bench.store.share()));
     let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     let (_, other) = bench.keeper();
     let _held = now(other.lock("y").acquire()).unwrap();
@@ -365,7 +365,7 @@ fn a_new_connection_makes_waiters_ask_and_guards_renew() {
 #[test]
 fn a_session_that_ended_loses_its_guards_and_sends_its_waiters_back_in_line() {
     let bench = Bench::new();
-    let odd = Arc::new(Odd::new(bench.store.share()));
+    let odd = Arc::new(Misbehaving::new(bench.store.share()));
     let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     let (_, other) = bench.keeper();
     let held = now(other.lock("y").acquire()).unwrap();
@@ -385,7 +385,7 @@ fn a_session_that_ended_loses_its_guards_and_sends_its_waiters_back_in_line() {
 #[test]
 fn a_session_that_ends_while_a_grant_is_on_its_way_ends_that_grant_too() {
     let bench = Bench::new();
-    let odd = Arc::new(Odd::new(bench.store.share()));
+    let odd = Arc::new(Misbehaving::new(bench.store.share()));
     let (faults, store) = Faults::wrap(odd.clone());
     let keeper = Keeper::builder().clock(&bench.clock).open(store).unwrap();
     faults.hold_reply(Op::Acquire);

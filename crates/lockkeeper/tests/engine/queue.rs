@@ -1,14 +1,14 @@
 //! Tasks of one keeper and of several in one line; batches; what the metrics say.
 
-use crate::common::odd::Odd;
+use crate::common::misbehaving::Misbehaving;
+use crate::common::warnings::Warnings;
 use crate::common::{Bench, Probe, TTL, empty, ms, now, secs, until};
 use lockkeeper::store::{Event, Grant, Store};
 use lockkeeper::testing::{self, Op};
 use lockkeeper::{ErrorKind, Fence, Keeper, LossReason, Phase};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 #[tokio::test]
 async fn a_release_hands_over_to_another_keeper() {
@@ -185,7 +185,7 @@ fn the_heir_repeats_a_call_that_went_down_with_its_task() {
 #[test]
 fn the_call_that_went_down_with_its_task_is_cancelled_for_good() {
     let bench = Bench::new();
-    let odd = Arc::new(Odd::new(bench.store.share()));
+    let odd = Arc::new(Misbehaving::new(bench.store.share()));
     let (faults, store) = testing::Faults::wrap(odd.clone());
     let keeper = Keeper::builder().clock(&bench.clock).open(store).unwrap();
     let lock = keeper.lock("x");
@@ -207,7 +207,7 @@ fn the_call_that_went_down_with_its_task_is_cancelled_for_good() {
 #[test]
 fn a_push_that_comes_after_its_lease_costs_no_place_in_line() {
     let bench = Bench::new();
-    let odd = Arc::new(Odd::new(bench.store.share()));
+    let odd = Arc::new(Misbehaving::new(bench.store.share()));
     let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     let ((_, holder), (_, later)) = (bench.keeper(), bench.keeper());
     let held = now(holder.lock("x").acquire()).unwrap();
@@ -308,11 +308,12 @@ fn guards_due_together_are_renewed_together() {
 #[test]
 fn a_try_repeated_after_an_outage_is_cancelled_for_good() {
     let bench = Bench::new();
-    let odd = Arc::new(Odd::new(bench.store.share()));
+    let (faults, store) = testing::Faults::wrap(Arc::new(bench.store.share()));
+    let odd = Arc::new(Misbehaving::over(store));
     let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     let (_, other) = bench.keeper();
     let held = now(other.lock("x").acquire()).unwrap();
-    odd.failing.store(1, Ordering::SeqCst);
+    faults.cut(Op::Acquire, 1);
     assert!(now(keeper.lock("x").try_acquire()).unwrap().is_none(), "the second send was answered");
     bench.settle();
     empty(&keeper);
@@ -321,33 +322,6 @@ fn a_try_repeated_after_an_outage_is_cancelled_for_good() {
     let late = odd.seen.lock().unwrap()[0].1.clone();
     now(bench.store.try_acquire(&[late])).pop().unwrap().unwrap();
     assert!(bench.record("x").is_none(), "no task would release it");
-}
-
-/// Keeps the warnings of one thread.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
-
-impl tracing::Subscriber for Warnings {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::WARN
-    }
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        let mut line = String::new();
-        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
-            line += &format!("{}={value:?} ", field.name());
-        });
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 #[test]
@@ -368,7 +342,7 @@ fn a_wait_without_a_limit_says_after_30_s_who_is_in_the_way() {
         }
         waiting.pend();
     });
-    let said = warnings.0.lock().unwrap().join("\n");
+    let said = warnings.text();
     assert!(said.contains("nightly import") && said.contains("lock=x"), "{said}");
     assert_eq!(said.matches("still waiting").count(), 1, "{said}");
     assert!(held.check().is_ok());
@@ -381,7 +355,7 @@ fn the_metrics_tell_what_happened() {
     let bench = Bench::new();
     let (_, other) = bench.keeper();
     recorder.install().unwrap();
-    let mut odd = Odd::new(bench.store.share());
+    let mut odd = Misbehaving::new(bench.store.share());
     odd.scheme = "renamed"; // told from the keepers of other tests
     let (faults, store) = testing::Faults::wrap(Arc::new(odd));
     let keeper = Keeper::builder().clock(&bench.clock).open(store).unwrap();

@@ -1,6 +1,6 @@
 //! Client time and process: rows 1, 3, 5–8 and 10 of the failure catalogue.
 
-use crate::common::odd::Odd;
+use crate::common::misbehaving::Misbehaving;
 use crate::common::{Bench, Probe, TTL, empty, ms, now, real, secs};
 use lockkeeper::register::Written;
 use lockkeeper::stores::memory::MemoryStore;
@@ -42,7 +42,7 @@ fn row_01_a_paused_holder_is_lost_at_the_call_and_its_late_writes_are_refused() 
 #[test]
 fn row_03_after_a_suspend_the_clock_alone_says_lost() {
     let bench = Bench::new();
-    let odd = Arc::new(Odd::new(bench.store.share()));
+    let odd = Arc::new(Misbehaving::new(bench.store.share()));
     let keeper = Keeper::builder().clock(&bench.clock).open(odd.clone()).unwrap();
     let guard = now(keeper.lock("x").acquire()).unwrap();
     for _ in 0..10 {
@@ -114,7 +114,7 @@ fn row_05_a_grant_answered_after_its_lease_is_given_back_and_asked_for_anew() {
 
 #[test]
 fn row_05_a_store_that_is_always_too_slow_for_the_ttl_ends_the_wait() {
-    let odd = Arc::new(Odd::new(MemoryStore::new()));
+    let odd = Arc::new(Misbehaving::new(MemoryStore::new()));
     let keeper = Keeper::open(odd.clone()).unwrap();
     odd.slow.store(30, Ordering::SeqCst);
     for wait in [Duration::ZERO, ms(100)] {

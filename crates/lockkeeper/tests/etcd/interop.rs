@@ -2,7 +2,8 @@
 //! `concurrency` package (`scripts/peers --extended`).
 #![allow(clippy::print_stdout, reason = "what was counted is for people")]
 
-use lockkeeper::{Guard, Keeper};
+use crate::keepers::taken;
+use lockkeeper::Keeper;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,10 +21,6 @@ const THEIR_TTL: Duration = Duration::from_secs(10);
 
 async fn keeper(server: &EtcdServer) -> Keeper {
     Keeper::builder().ttl(TTL).label("Gerät").connect(server.url()).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
 }
 
 /// What only one at a time may do: the peers do the same. The log has the tokens in the order of the sections.

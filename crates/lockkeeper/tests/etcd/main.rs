@@ -3,9 +3,11 @@
 
 mod chaos;
 mod interop;
-mod late;
-mod line;
+#[path = "../common/keepers.rs"]
+mod keepers;
+mod late_calls;
 mod refusals;
 mod rights;
 mod servers;
 mod silent;
+mod thousand_waiters;

@@ -1,6 +1,7 @@
 //! The etcd store and servers that refuse: logins, rights, certificates, a full database, leases that are too short.
 #![allow(clippy::print_stdout, reason = "what was counted is for people")]
 
+use crate::keepers::{keeper, taken};
 use lockkeeper::store::Store;
 use lockkeeper::stores::etcd::EtcdStore;
 use lockkeeper::{Error, ErrorKind, Guard, Keeper};
@@ -10,14 +11,6 @@ use testkit::{EtcdServer, SOON, eventually};
 /// Long enough that nothing is noticed by a renewal within a test that asks for speed.
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(6);
-
-async fn keeper(url: &str, ttl: Duration) -> Keeper {
-    Keeper::builder().ttl(ttl).connect(url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
-}
 
 /// The same from a server that has just started: an outage is an error, and asked about again.
 async fn taken_at_last(keeper: &Keeper, name: &str) -> Guard {

@@ -1,6 +1,7 @@
 //! The etcd store and what servers do: refuse, forget leases, compact, fill up, freeze, die.
 #![allow(clippy::print_stdout, reason = "measured times are for people")]
 
+use crate::keepers::{keeper, taken};
 use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, Phase};
 use std::io::Write;
 use std::process::Stdio;
@@ -10,14 +11,6 @@ use testkit::{EtcdCluster, EtcdServer, SOON, eventually};
 /// Long enough that nothing is noticed by a renewal within a test that asks for speed.
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(6);
-
-async fn keeper(url: &str, ttl: Duration) -> Keeper {
-    Keeper::builder().ttl(ttl).connect(url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
-}
 
 /// The same from a cluster that may be electing: an outage is an error, and asked about again.
 async fn taken_at_last(keeper: &Keeper, name: &str) -> Guard {

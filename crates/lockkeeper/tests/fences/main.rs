@@ -2,20 +2,20 @@
 //! that must fail.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program")]
 
+mod docs_page;
+mod docs_snippets;
 #[path = "../peers/installed.rs"]
 mod installed;
 mod interleavings;
 mod isolation;
 mod mariadb;
 mod misuse;
-mod page;
+mod paused_holder;
 mod postgres;
 mod redis;
 mod rules;
 mod shared;
-mod snippets;
 mod sqlite;
-mod story;
 
 use lockkeeper::fence::Refusal;
 use lockkeeper::{HolderId, LockName, Pass, SharedPass, Token};

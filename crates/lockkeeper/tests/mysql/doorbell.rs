@@ -3,6 +3,7 @@
 
 mod trouble;
 
+use crate::keepers::taken;
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Claim, Mode};
 use lockkeeper::stores::mysql::MysqlStore;
@@ -64,10 +65,6 @@ fn has_owner(store: &MysqlStore, name: &str) {
 
 fn is_free(store: &MysqlStore, name: &str) {
     eventually(SOON, "nobody has the doorbell", || owner(store, name).is_none());
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
 }
 
 fn takes(keeper: &Keeper, name: &str) -> JoinHandle<Guard> {

@@ -4,12 +4,13 @@
 #[path = "../peers/peer.rs"]
 mod peer;
 
-use lockkeeper::{ErrorKind, Guard, Keeper, LossReason};
+use crate::keepers::taken;
+use lockkeeper::{ErrorKind, Keeper, LossReason};
 use peer::{Peer, Section, installed, section};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use testkit::{MysqlServer, SOON, TempDir};
+use testkit::{MysqlServer, TempDir};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(10);
@@ -56,10 +57,6 @@ fn start(kind: Kind, server: &MysqlServer) -> Peer {
 async fn keeper(kind: Kind, server: &MysqlServer) -> Keeper {
     let url = format!("{}?{}", server.url(), kind.options);
     Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, key: &str) -> Guard {
-    keeper.lock(key).wait(SOON).acquire().await.expect("granted")
 }
 
 macro_rules! beside {

@@ -1,8 +1,9 @@
 //! The MySQL store's tables and procedures when versions change: who may replace them, and what becomes of those who call
 //! them meanwhile.
 
+use crate::keepers::{keeper, taken};
 use lockkeeper::stores::mysql::MysqlStore;
-use lockkeeper::{Error, ErrorKind, Guard, Keeper};
+use lockkeeper::{Error, ErrorKind, Keeper};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -15,14 +16,6 @@ const WORKER: &str = "SELECT, INSERT, UPDATE, DELETE, EXECUTE";
 const OWNER: &str = "CREATE, CREATE ROUTINE, ALTER ROUTINE, SELECT, INSERT, UPDATE, DELETE, EXECUTE";
 
 static SHARED: LazyLock<&'static MysqlServer> = LazyLock::new(|| MysqlServer::with(&["--log-bin=log"]).share());
-
-async fn keeper(url: &str) -> Keeper {
-    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
-}
 
 async fn connect_error(url: &str) -> Error {
     Keeper::connect(url).await.map(|_| ()).expect_err("an error")
@@ -41,7 +34,7 @@ async fn older_procedures_are_replaced_by_a_login_that_may() {
     let server = &*SHARED;
     let root = login(server, "older", "older", "ALL");
     let worker = login(server, "older", "worker", WORKER);
-    let running = keeper(&root).await;
+    let running = keeper(&root, TTL).await;
     let held = taken(&running, "x").await;
     // A procedure as an earlier version may have had it: it grants nothing.
     let spoil = "USE older; DROP PROCEDURE lockkeeper_step; CREATE DEFINER = older PROCEDURE lockkeeper_step(p_op CHAR(1), p_name VARBINARY(512), \
@@ -64,20 +57,20 @@ async fn older_procedures_are_replaced_by_a_login_that_may() {
         let all = (0..4).map(|_| {
             tokio::spawn({
                 let root = root.clone();
-                async move { keeper(&root).await }
+                async move { keeper(&root, TTL).await }
             })
         });
         for one in all.collect::<Vec<_>>() {
             drop(one.await.expect("connected"));
         }
         assert_eq!(revision(), now);
-        let other = keeper(&worker).await;
+        let other = keeper(&worker, TTL).await;
         assert!(other.lock("x").try_acquire().await.expect("answered by the new procedure").is_none());
     }
     held.release().await.expect("released: those who were connected go on");
     // What a later version brought along is not taken back.
     server.sql("UPDATE older.lockkeeper_layout SET revision = 1000; COMMIT");
-    drop(taken(&keeper(&worker).await, "x").await);
+    drop(taken(&keeper(&worker, TTL).await, "x").await);
     MysqlStore::install(&root).await.expect("nothing to do");
     assert_eq!(revision(), "1000");
 }
@@ -91,7 +84,7 @@ async fn nobody_notices_that_procedures_are_replaced() {
     MysqlStore::install(&owner).await.expect("made");
     let mut tasks = tokio::task::JoinSet::new();
     for options in ["", "", "", "?mode=get_lock", "?mode=get_lock"] {
-        let (keeper, options) = (keeper(&format!("{worker}{options}")).await, options);
+        let (keeper, options) = (keeper(&format!("{worker}{options}"), TTL).await, options);
         tasks.spawn(async move {
             while !OVER.load(Ordering::Relaxed) {
                 let name = format!("x{options}");
@@ -103,7 +96,7 @@ async fn nobody_notices_that_procedures_are_replaced() {
     for round in 0..20 {
         let before = GRANTS.load(Ordering::Relaxed);
         SHARED.sql("UPDATE busy.lockkeeper_layout SET revision = 0");
-        drop(keeper(&owner).await);
+        drop(keeper(&owner, TTL).await);
         testkit::eventually(SOON, "locks are handed over", || {
             if let Some(ended) = tasks.try_join_next() {
                 panic!("round {round}: {ended:?}");
@@ -128,7 +121,7 @@ async fn whoever_comes_while_all_is_replaced_waits_for_it() {
     let replacing = std::thread::spawn(move || SHARED.sql(&done));
     let at_it = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO = 'DO SLEEP(1)'";
     testkit::eventually(SOON, "somebody is at it", || SHARED.sql(at_it) == "1");
-    drop(taken(&keeper(&worker).await, "x").await);
+    drop(taken(&keeper(&worker, TTL).await, "x").await);
     replacing.join().expect("done");
 }
 
@@ -137,12 +130,12 @@ async fn an_owner_makes_and_replaces_all_with_the_rights_that_the_page_names() {
     let (owner, worker) = (login(&SHARED, "owned", "owner", OWNER), login(&SHARED, "owned", "owned", WORKER));
     for options in ["", "?layout=shedlock"] {
         MysqlStore::install(&format!("{owner}{options}")).await.expect("made");
-        drop(taken(&keeper(&format!("{worker}{options}")).await, "x").await);
+        drop(taken(&keeper(&format!("{worker}{options}"), TTL).await, "x").await);
     }
     SHARED.sql("UPDATE owned.lockkeeper_layout SET revision = 0");
     assert_eq!(connect_error(&worker).await.kind(), ErrorKind::Denied);
     MysqlStore::install(&owner).await.expect("replaced");
-    drop(taken(&keeper(&worker).await, "x").await);
+    drop(taken(&keeper(&worker, TTL).await, "x").await);
     // What an administrator made is an administrator's to replace, where the server knows such: MySQL does.
     let root = SHARED.url().replace("/test", "/admin");
     let owner = login(&SHARED, "admin", "admin_owner", OWNER);
@@ -156,5 +149,5 @@ async fn an_owner_makes_and_replaces_all_with_the_rights_that_the_page_names() {
         }
     }
     MysqlStore::install(&root).await.expect("replaced");
-    drop(taken(&keeper(&owner).await, "x").await);
+    drop(taken(&keeper(&owner, TTL).await, "x").await);
 }

@@ -1,9 +1,10 @@
 //! The MySQL store and what servers do: cut connections, restart, freeze, refuse.
 
+use crate::keepers::{keeper, refusal, taken};
 use lockkeeper::clock::Stamp;
 use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::mysql::MysqlStore;
-use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, Phase, Store};
+use lockkeeper::{Error, ErrorKind, HolderId, Keeper, LockName, LossReason, Phase, Store};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use testkit::{MysqlServer, SOON, eventually};
@@ -32,19 +33,6 @@ static SHARED: LazyLock<&'static MysqlServer> = LazyLock::new(|| {
 /// How often transactions were in each other's way.
 const DEADLOCKS: &str = "SELECT COUNT FROM information_schema.INNODB_METRICS WHERE NAME = 'lock_deadlocks'";
 
-async fn keeper(url: &str) -> Keeper {
-    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
-}
-
-/// The error of an attempt that must not be answered.
-async fn refusal(keeper: &Keeper, name: &str) -> Error {
-    keeper.lock(name).try_acquire().await.map(|guard| guard.is_some()).expect_err("an error")
-}
-
 async fn connect_error(url: &str) -> Error {
     Keeper::connect(url).await.map(|_| ()).expect_err("an error")
 }
@@ -69,7 +57,7 @@ fn database(server: &MysqlServer, name: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_killed_cost_no_lock() {
     let url = database(&SHARED, "killed");
-    let [a, b] = [keeper(&url).await, keeper(&url).await];
+    let [a, b] = [keeper(&url, TTL).await, keeper(&url, TTL).await];
     let guard = taken(&a, "x").await;
     let waiting = tokio::spawn(async move { taken(&b, "x").await });
     for _ in 0..4 {
@@ -87,7 +75,7 @@ async fn connections_that_are_killed_cost_no_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_keeps_locks_and_tokens() {
     let mut server = MysqlServer::new();
-    let keeper = keeper(&server.url()).await;
+    let keeper = keeper(&server.url(), TTL).await;
     let guard = taken(&keeper, "x").await;
     server.kill();
     assert_eq!(refusal(&keeper, "y").await.kind(), ErrorKind::Unavailable);
@@ -124,7 +112,7 @@ async fn a_frozen_server_loses_the_lock_at_its_deadline_and_not_before() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_handed_over_long_before_a_keep_alive_is_due() {
     let url = SHARED.url();
-    let [a, b] = [keeper(&url).await, keeper(&url).await];
+    let [a, b] = [keeper(&url, TTL).await, keeper(&url, TTL).await];
     let mut slowest = Duration::ZERO;
     for round in 0..5 {
         let name = format!("prompt {round}");
@@ -147,7 +135,7 @@ async fn a_lock_is_handed_over_long_before_a_keep_alive_is_due() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tasks_share_few_connections_and_no_transaction_is_in_anothers_way() {
     let url = format!("{}?connections=3", database(&SHARED, "crowd"));
-    let keepers = [keeper(&url).await, keeper(&url).await];
+    let keepers = [keeper(&url, TTL).await, keeper(&url, TTL).await];
     let mut tasks = tokio::task::JoinSet::new();
     for i in 0..120_u32 {
         let keeper = keepers[i as usize % 2].clone();
@@ -212,7 +200,7 @@ async fn batches_of_fresh_names_never_wait_for_each_other() {
 async fn full_connection_slots_are_named() {
     let server = MysqlServer::with(&["--max-connections=10", "--loose-extra-max-connections=2"]);
     let url = database(&server, "few");
-    let keeper = keeper(&url).await;
+    let keeper = keeper(&url, TTL).await;
     let guard = taken(&keeper, "x").await;
     let ours = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'few'";
     eventually(SOON, "calls and renewals have a connection each", || server.sql(ours) == "2");
@@ -266,7 +254,7 @@ async fn a_login_without_rights_is_told_what_to_do_and_the_recipe_is_enough() {
     server.sql("REVOKE ALL PRIVILEGES, GRANT OPTION FROM app");
     server.sql("GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON strict.* TO app");
     for url in [app.clone(), format!("{app}?mode=get_lock")] {
-        let keeper = keeper(&url).await;
+        let keeper = keeper(&url, TTL).await;
         let guard = taken(&keeper, "x").await;
         assert!(keeper.lock("x").try_acquire().await.expect("answered").is_none());
         guard.release().await.expect("released");
@@ -287,7 +275,7 @@ async fn logins_are_checked_and_never_printed() {
         good.replace("mysql:", "mariadb:"),
         format!("mysql://login@{at}?password_file={}", file.display()),
     ] {
-        let keeper = keeper(&url).await;
+        let keeper = keeper(&url, TTL).await;
         drop(taken(&keeper, "x").await);
         assert!(!format!("{keeper:?}").contains("geheim"));
     }
@@ -318,7 +306,7 @@ async fn many_who_find_no_tables_make_them_once() {
     for i in 0..12 {
         let url = url.clone();
         tasks.spawn(async move {
-            let keeper = keeper(&url).await;
+            let keeper = keeper(&url, TTL).await;
             // While others may still be at it.
             for turn in 0..10 {
                 drop(taken(&keeper, &format!("fresh {i} {turn}")).await);
@@ -336,7 +324,7 @@ async fn many_who_find_no_tables_make_them_once() {
 #[tokio::test]
 async fn another_layout_is_refused() {
     let url = database(&SHARED, "version");
-    drop(keeper(&url).await);
+    drop(keeper(&url, TTL).await);
     for (version, kind, word) in [(99, ErrorKind::Unsupported, "upgrade"), (0, ErrorKind::Foreign, "prefix")] {
         SHARED.sql(&format!("UPDATE version.lockkeeper_layout SET version = {version}; COMMIT"));
         let error = connect_error(&url).await;
@@ -344,9 +332,9 @@ async fn another_layout_is_refused() {
         assert!(error.to_string().contains(word), "{error}");
     }
     // Another prefix is another store.
-    drop(taken(&keeper(&format!("{url}?prefix=other_")).await, "x").await);
+    drop(taken(&keeper(&format!("{url}?prefix=other_"), TTL).await, "x").await);
     let gone = format!("{url}?prefix=gone_");
-    let (held, other) = (taken(&keeper(&gone).await, "x").await, keeper(&gone).await);
+    let (held, other) = (taken(&keeper(&gone, TTL).await, "x").await, keeper(&gone, TTL).await);
     SHARED.sql("DROP PROCEDURE version.gone_step");
     for error in [refusal(&other, "x").await, connect_error(&gone).await] {
         assert_eq!(error.kind(), ErrorKind::Foreign, "{error:?}");
@@ -362,9 +350,9 @@ async fn a_read_only_server_is_unavailable_and_named() {
     // The second is for those who may do everything, on a server that knows the difference.
     let settings = [("read_only", url), ("super_read_only", server.url())];
     for (setting, url) in &settings[..if server.is_mysql() { 2 } else { 1 }] {
-        let (keeper, name) = (self::keeper(url).await, "free");
+        let (keeper, name) = (self::keeper(url, TTL).await, "free");
         drop(taken(&keeper, name).await);
-        let waiting = self::keeper(url).await;
+        let waiting = self::keeper(url, TTL).await;
         let held = taken(&keeper, "held").await;
         server.sql(&format!("SET GLOBAL {setting} = ON"));
         for error in [
@@ -391,7 +379,7 @@ async fn what_is_durable_depends_on_all_logs_of_the_server() {
         for ((flush, sync), found) in [(1, 1), (1, 0), (2, 1)].into_iter().zip(found) {
             let set = format!("SET GLOBAL innodb_flush_log_at_trx_commit = {flush}; SET GLOBAL sync_binlog = {sync}");
             server.sql(&set);
-            let keeper = keeper(&server.url()).await;
+            let keeper = keeper(&server.url(), TTL).await;
             assert_eq!(keeper.info().guarantee, found, "{binlog}: {set}");
         }
     }
@@ -422,7 +410,7 @@ async fn a_binary_log_of_statements_is_refused() {
 #[tokio::test]
 async fn a_session_that_is_set_up_otherwise_is_refused() {
     let url = database(&SHARED, "proxy");
-    drop(keeper(&url).await);
+    drop(keeper(&url, TTL).await);
     let call = "CALL proxy.lockkeeper_step('n','x',REPEAT('h',16),0,1,1,0,0,NULL,NULL,NULL,NULL)";
     let ours = "SET time_zone = '+00:00'; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
     assert!(SHARED.sql(&format!("{ours}; {call}")).starts_with('4'), "nobody holds it");
@@ -447,7 +435,7 @@ async fn tls_is_as_strict_as_it_is_asked_to_be() {
         format!("ssl-mode=verify-identity&ssl-ca={ca}"),
         format!("mode=get_lock&ssl-mode=verify-ca&ssl-ca={ca}"),
     ] {
-        drop(taken(&keeper(&url(&options)).await, "x").await);
+        drop(taken(&keeper(&url(&options), TTL).await, "x").await);
     }
     for (options, kind) in [
         ("ssl-mode=disabled".to_owned(), ErrorKind::Denied),
@@ -490,7 +478,7 @@ async fn the_end_of_a_session_is_told_at_once() {
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(guard.phase(), Phase::Held);
-    let other = keeper(&format!("{url}?mode=get_lock")).await;
+    let other = keeper(&format!("{url}?mode=get_lock"), TTL).await;
     assert!(other.lock("one").try_acquire().await.expect("answered").is_none());
     guard.release().await.expect("released");
     drop(taken(&other, "one").await);
@@ -501,7 +489,7 @@ async fn a_stepping_clock_delays_nobody_for_long_and_tokens_rise() {
     const HOUR: i64 = 3600;
     let server = MysqlServer::with_clock();
     let url = server.url();
-    let [a, b] = [keeper(&url).await, keeper(&url).await];
+    let [a, b] = [keeper(&url, TTL).await, keeper(&url, TTL).await];
     let guard = taken(&a, "x").await;
     let waiting = tokio::spawn({
         let b = b.clone();
@@ -541,7 +529,7 @@ async fn a_stepping_clock_delays_nobody_for_long_and_tokens_rise() {
 async fn rows_that_nobody_uses_are_removed_and_tokens_rise_all_the_same() {
     let url = database(&SHARED, "tidy");
     let store = MysqlStore::connect(&url).await.expect("connected");
-    let keeper = keeper(&url).await;
+    let keeper = keeper(&url, TTL).await;
     let guard = taken(&keeper, "held").await;
     drop(taken(&keeper, "used").await);
     eventually(SOON, "it is given back", || {

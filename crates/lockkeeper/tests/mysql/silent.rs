@@ -1,6 +1,6 @@
 //! The store when its connections go silent: noticed however short the caller's patience is.
 
-#[path = "../common/silent.rs"]
+#[path = "../common/silent_connections.rs"]
 mod common;
 
 use common::works_again;

@@ -1,7 +1,8 @@
 //! Checks that hold beside every other library; each library runs in its real version.
 
 use super::{Kind, Peer, Place, Section, now, section};
-use lockkeeper::{ErrorKind, Guard, Keeper, LossReason, Phase};
+use crate::keepers::taken;
+use lockkeeper::{ErrorKind, Keeper, LossReason, Phase};
 use std::time::Duration;
 use testkit::{SOON, TempDir, eventually};
 use tokio::task::JoinSet;
@@ -61,10 +62,6 @@ pub(crate) use beside;
 async fn keeper(place: &Place) -> Keeper {
     // A label that is not ASCII: their clients read our values as text.
     Keeper::builder().ttl(TTL).label("Gerät").connect(&place.url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, key: &str) -> Guard {
-    keeper.lock(key).wait(SOON).acquire().await.expect("granted")
 }
 
 /// Sorts times in ns and shows them in ms.

@@ -1,10 +1,11 @@
 //! Advisory mode of the PostgreSQL store and what happens to sessions.
 
+use crate::keepers::{keeper, refusal, taken};
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim, Store};
 use lockkeeper::stores::postgres::advisory::AdvisoryStore;
 use lockkeeper::transaction::postgres::{Key, KeyRule};
-use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason};
+use lockkeeper::{ErrorKind, HolderId, Keeper, LockName, LossReason};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,18 +16,6 @@ const TTL: Duration = Duration::from_secs(5);
 
 fn url(server: &PostgresServer, more: &str) -> String {
     format!("{}?mode=advisory{more}", server.url())
-}
-
-async fn keeper(url: &str) -> Keeper {
-    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
-}
-
-async fn refusal(keeper: &Keeper, name: &str) -> Error {
-    keeper.lock(name).try_acquire().await.map(|guard| guard.is_some()).expect_err("an error")
 }
 
 /// A session of another program.
@@ -44,7 +33,7 @@ fn sessions(server: &PostgresServer) -> String {
 #[tokio::test]
 async fn one_connection_holds_everything() {
     let server = PostgresServer::new();
-    let keeper = keeper(&url(&server, "")).await;
+    let keeper = keeper(&url(&server, ""), TTL).await;
     let mut guards = Vec::new();
     for i in 0..300 {
         guards.push(taken(&keeper, &format!("x{i}")).await);
@@ -90,7 +79,7 @@ async fn a_session_that_ends_loses_everything_at_once() {
 #[tokio::test]
 async fn two_names_with_one_key_exclude_each_other() {
     let server = PostgresServer::new();
-    let (a, b) = (keeper(&url(&server, "&key=tooz")).await, keeper(&url(&server, "&key=tooz")).await);
+    let (a, b) = (keeper(&url(&server, "&key=tooz"), TTL).await, keeper(&url(&server, "&key=tooz"), TTL).await);
     // 65,536 keys: two of a few hundred names meet.
     let mut seen: HashMap<Key, String> = HashMap::new();
     let (one, two) = (0..)
@@ -120,7 +109,7 @@ async fn two_names_with_one_key_exclude_each_other() {
 #[tokio::test]
 async fn readers_of_one_keeper_are_one_to_the_server() {
     let server = PostgresServer::new();
-    let (a, b) = (keeper(&url(&server, "")).await, keeper(&url(&server, "")).await);
+    let (a, b) = (keeper(&url(&server, ""), TTL).await, keeper(&url(&server, ""), TTL).await);
     let read =
         async |keeper: &Keeper| keeper.lock("x").shared().try_acquire().await.expect("answered").expect("shared");
     let (first, second, third) = (read(&a).await, read(&a).await, read(&b).await);
@@ -140,15 +129,15 @@ async fn a_pooler_of_transactions_is_refused() {
     let bouncer = PgBouncer::new(&server, 3);
     let url = format!("{}?mode=advisory", bouncer.url());
     for _ in 0..3 {
-        let error = refusal(&keeper(&url).await, "x").await;
+        let error = refusal(&keeper(&url, TTL).await, "x").await;
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("a pooler gives each transaction another server"), "{error}");
     }
-    let error = refusal(&keeper(&format!("{}&pooled=yes", url)).await, "x").await;
+    let error = refusal(&keeper(&format!("{}&pooled=yes", url), TTL).await, "x").await;
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     // Not seen from outside to be direct, but it is: a socket has no port.
     let socket = server.dir().path().display().to_string().replace('/', "%2F");
-    let direct = keeper(&format!("postgres://postgres@{socket}:{}/postgres?mode=advisory", server.port())).await;
+    let direct = keeper(&format!("postgres://postgres@{socket}:{}/postgres?mode=advisory", server.port()), TTL).await;
     taken(&direct, "x").await.release().await.expect("released");
 }
 
@@ -276,7 +265,7 @@ async fn a_statement_that_fails_leaves_no_lock_behind() {
 #[tokio::test]
 async fn a_holder_that_does_not_let_go_is_named() {
     let server = PostgresServer::new();
-    let keeper = keeper(&url(&server, "")).await;
+    let keeper = keeper(&url(&server, ""), TTL).await;
     drop(taken(&keeper, "y").await);
     // As a keeper that is frozen: it holds, and does not listen.
     let frozen = other(&server).await;
@@ -299,7 +288,7 @@ async fn a_holder_that_does_not_let_go_is_named() {
 #[tokio::test]
 async fn others_are_shown_as_the_server_knows_them() {
     let server = PostgresServer::new();
-    let keeper = keeper(&url(&server, "&key=raw")).await;
+    let keeper = keeper(&url(&server, "&key=raw"), TTL).await;
     let (holder, waiter) = (other(&server).await, other(&server).await);
     holder.batch_execute("SELECT pg_advisory_lock(4711)").await.expect("taken");
     let waiting = tokio::spawn(async move { waiter.batch_execute("SELECT pg_advisory_lock(4711)").await });
@@ -326,7 +315,7 @@ fn a_lock_outlives_the_runtime_it_was_taken_on() {
     let server = PostgresServer::new();
     let run = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (keeper, guard) = run().block_on(async {
-        let keeper = keeper(&url(&server, "")).await;
+        let keeper = keeper(&url(&server, ""), TTL).await;
         let guard = taken(&keeper, "x").await;
         (keeper, guard)
     });

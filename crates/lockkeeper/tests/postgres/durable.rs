@@ -1,16 +1,9 @@
 //! What the PostgreSQL store says when a commit cannot be kept: a disk without room, a standby that is not there.
 
+use crate::keepers::{keeper, taken};
 use lockkeeper::{Error, ErrorKind, Guard, Keeper, Phase};
 use std::time::Duration;
 use testkit::{PgPair, PostgresServer, SOON, SmallDisk};
-
-async fn keeper(url: &str, ttl: Duration) -> Keeper {
-    Keeper::builder().ttl(ttl).connect(url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
-}
 
 /// Waits until the server has renewed a lock.
 fn until_renewed(server: &PostgresServer, name: &str) {

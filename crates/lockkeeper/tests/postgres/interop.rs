@@ -4,8 +4,9 @@
 #[path = "../peers/installed.rs"]
 mod installed;
 
+use crate::keepers::taken;
 use lockkeeper::transaction::postgres::KeyRule;
-use lockkeeper::{Guard, Keeper, LossReason};
+use lockkeeper::{Keeper, LossReason};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -102,10 +103,6 @@ async fn keeper(options: &str) -> Keeper {
         .connect(format!("{}?{options}", SERVER.url()))
         .await
         .expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
 }
 
 /// What a lock is there for: only one at a time may do it. The peers do the same.

@@ -2,16 +2,18 @@
 #![cfg(feature = "postgres")]
 
 mod advisory;
+mod advisory_heirs;
+mod concurrent_steps;
+mod docs_page;
 mod durable;
-mod growth;
-mod heirs;
 mod interop;
-mod late;
-mod page;
-mod rows;
+#[path = "../common/keepers.rs"]
+mod keepers;
+mod locked_rows;
+mod overtaken_renewals;
+mod round_trips;
 mod servers;
 mod silent;
-mod steps;
 #[cfg(feature = "transaction-tokio-postgres-0-7")]
 mod transaction;
-mod trips;
+mod unused_rows;

@@ -1,5 +1,6 @@
 //! The PostgreSQL store and what servers do: close connections, restart, fail over, freeze, refuse.
 
+use crate::keepers::{keeper, refusal, taken};
 use lockkeeper::stores::postgres::PostgresStore;
 use lockkeeper::{Error, ErrorKind, Guarantee, Guard, Keeper, LossReason, Phase};
 use std::io::{Read, Write};
@@ -13,19 +14,6 @@ const TTL: Duration = Duration::from_secs(5);
 
 /// Every connection of the store that the server has.
 const OURS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lockkeeper'";
-
-async fn keeper(url: &str) -> Keeper {
-    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(Duration::from_secs(20)).acquire().await.expect("granted")
-}
-
-/// The error of an attempt that must not be answered.
-async fn refusal(keeper: &Keeper, name: &str) -> Error {
-    keeper.lock(name).try_acquire().await.map(|guard| guard.is_some()).expect_err("an error")
-}
 
 async fn connect_error(url: &str) -> Error {
     Keeper::connect(url).await.map(|_| ()).expect_err("an error")
@@ -69,7 +57,7 @@ async fn hands_over(holder: &Keeper, waiter: &Keeper, name: &str) {
 #[tokio::test]
 async fn closed_connections_are_not_noticed() {
     let server = PostgresServer::new();
-    let keeper = keeper(&server.url()).await;
+    let keeper = keeper(&server.url(), TTL).await;
     for round in 0..5 {
         let guard = taken(&keeper, "x").await;
         server.cut();
@@ -80,7 +68,7 @@ async fn closed_connections_are_not_noticed() {
         // Not by dropping it: that release may be under way when the connections are cut.
         other.release().await.expect("released");
     }
-    hands_over(&keeper, &self::keeper(&server.url()).await, "x").await;
+    hands_over(&keeper, &self::keeper(&server.url(), TTL).await, "x").await;
 }
 
 #[tokio::test]
@@ -108,7 +96,7 @@ async fn tokens_rise_when_a_standby_that_missed_a_grant_is_promoted() {
     // The standby's address first: the primary is found all the same.
     let (a, b) = (pair.primary.port(), pair.standby.port());
     let url = format!("postgres://postgres@127.0.0.1:{b},127.0.0.1:{a}/postgres?connect_timeout=2s");
-    let keeper = keeper(&url).await;
+    let keeper = keeper(&url, TTL).await;
     let known = taken(&keeper, "known").await;
     pair.in_step();
     pair.fall_behind();
@@ -124,13 +112,13 @@ async fn tokens_rise_when_a_standby_that_missed_a_grant_is_promoted() {
     assert!(again.token() > lost.token(), "{} after {}", again.token(), lost.token());
     assert_eq!(known.phase(), Phase::Held);
     known.release().await.expect("released");
-    hands_over(&keeper, &self::keeper(&url).await, "y").await;
+    hands_over(&keeper, &self::keeper(&url, TTL).await, "y").await;
 }
 
 #[tokio::test]
 async fn a_server_that_turns_read_only_is_left_alone_and_locks_are_kept() {
     let server = PostgresServer::new();
-    let keeper = keeper(&server.url()).await;
+    let keeper = keeper(&server.url(), TTL).await;
     let guard = taken(&keeper, "held").await;
     server.sql("ALTER SYSTEM SET default_transaction_read_only = on; SELECT pg_reload_conf()");
     testkit::eventually(SOON, "the server is read-only", || server.sql("SHOW default_transaction_read_only") == "on");
@@ -218,11 +206,11 @@ async fn a_connection_whose_peer_is_gone_without_a_word_is_replaced() {
 async fn full_connection_slots_are_named_and_those_who_are_in_go_on() {
     let server = PostgresServer::with(&["max_connections=8", "superuser_reserved_connections=3"]);
     server.sql("CREATE ROLE app LOGIN");
-    drop(keeper(&server.url()).await);
+    drop(keeper(&server.url(), TTL).await);
     server.sql(&grants());
     testkit::eventually(SOON, "the first keeper is gone", || server.sql(OURS) == "0");
     let url = server.url().replace("postgres@", "app@");
-    let inside = keeper(&url).await;
+    let inside = keeper(&url, TTL).await;
     let guard = taken(&inside, "held").await;
     testkit::eventually(SOON, "it has what it needs: for calls, renewals and events", || server.sql(OURS) == "3");
     // Others take the two that are left. One may be refused because of the look at the sleepers.
@@ -267,14 +255,14 @@ async fn a_role_needs_what_the_page_says_and_no_more() {
     let url = server.url().replace("postgres@", "app@");
     let error = connect_error(&url).await;
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("`lockkeeper store init"), "{error}");
-    drop(keeper(&server.url()).await);
+    drop(keeper(&server.url(), TTL).await);
     let error = connect_error(&url).await;
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("permission"), "{error}");
     // Functions are everybody's by default; where they are not, the grant is needed.
     server.sql("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkeeper FROM PUBLIC");
     server.sql(&grants());
-    let app = keeper(&url).await;
-    hands_over(&app, &keeper(&url).await, "x").await;
+    let app = keeper(&url, TTL).await;
+    hands_over(&app, &keeper(&url, TTL).await, "x").await;
     let guard = taken(&app, "y").await;
     drop(app.lock("shared").shared().acquire().await.expect("granted"));
     assert_eq!(app.list("y", None).await.expect("listed").records.len(), 1);
@@ -294,8 +282,8 @@ async fn a_role_needs_what_the_page_says_and_no_more() {
 #[tokio::test]
 async fn other_layouts_and_other_peoples_tables_are_refused() {
     let server = PostgresServer::new();
-    drop(keeper(&format!("{}?schema=a", server.url())).await);
-    drop(keeper(&format!("{}?schema=a", server.url())).await);
+    drop(keeper(&format!("{}?schema=a", server.url()), TTL).await);
+    drop(keeper(&format!("{}?schema=a", server.url()), TTL).await);
     for (change, kind, text) in [
         ("UPDATE a.layout SET version = 99", ErrorKind::Unsupported, "layout 99"),
         ("UPDATE a.layout SET version = -1", ErrorKind::Foreign, "none of Lockkeeper's"),
@@ -307,7 +295,7 @@ async fn other_layouts_and_other_peoples_tables_are_refused() {
         assert!(error.kind() == kind && error.to_string().contains(text), "{change}: {error}");
     }
     // Another schema is another store.
-    let b = keeper(&format!("{}?schema=b", server.url())).await;
+    let b = keeper(&format!("{}?schema=b", server.url()), TTL).await;
     let guard = taken(&b, "x").await;
     server.sql("DROP SCHEMA b CASCADE");
     let error = refusal(&b, "y").await;
@@ -319,7 +307,7 @@ async fn other_layouts_and_other_peoples_tables_are_refused() {
 #[tokio::test]
 async fn older_functions_are_replaced_by_a_role_that_may() {
     let server = PostgresServer::new();
-    let running = keeper(&server.url()).await;
+    let running = keeper(&server.url(), TTL).await;
     let held = taken(&running, "x").await;
     server.sql("CREATE ROLE worker LOGIN; GRANT USAGE ON SCHEMA lockkeeper TO worker");
     server.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockkeeper TO worker");
@@ -344,7 +332,7 @@ async fn older_functions_are_replaced_by_a_role_that_may() {
         let all: Vec<_> = (0..4)
             .map(|_| {
                 let url = server.url();
-                tokio::spawn(async move { keeper(&url).await })
+                tokio::spawn(async move { keeper(&url, TTL).await })
             })
             .collect();
         for one in all {
@@ -352,7 +340,7 @@ async fn older_functions_are_replaced_by_a_role_that_may() {
         }
         assert_eq!(revision(), now);
         // Who may call them has not changed.
-        let other = keeper(&worker).await;
+        let other = keeper(&worker, TTL).await;
         assert!(other.lock("x").try_acquire().await.expect("answered by the new function").is_none());
         let shared = other.lock("y").shared().try_acquire().await.expect("answered by the new function");
         drop(shared.expect("free"));
@@ -360,7 +348,7 @@ async fn older_functions_are_replaced_by_a_role_that_may() {
     held.release().await.expect("released: those who were connected go on");
     // What a later version brought along is not taken back.
     server.sql("UPDATE lockkeeper.layout SET revision = 1000");
-    drop(taken(&keeper(&worker).await, "x").await);
+    drop(taken(&keeper(&worker, TTL).await, "x").await);
     assert_eq!(revision(), "1 1000");
 }
 
@@ -374,7 +362,7 @@ async fn settings_that_locks_cannot_work_with_are_named() {
     assert!(error.kind() == ErrorKind::InvalidConfig && error.to_string().contains("Durable"), "{error}");
     Keeper::builder().require(Guarantee::Primary).connect(&url).await.expect("as good as one primary");
 
-    let open = keeper(&url).await;
+    let open = keeper(&url, TTL).await;
     server.sql("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'");
     let error = connect_error(&url).await;
     assert!(error.kind() == ErrorKind::InvalidConfig && error.to_string().contains("read committed"), "{error}");
@@ -402,7 +390,7 @@ async fn logins_are_checked_and_never_printed() {
         format!("postgres://ann@{at}/ann?password_file={}", file.display()),
     ];
     for url in good {
-        let keeper = keeper(&url).await;
+        let keeper = keeper(&url, TTL).await;
         drop(taken(&keeper, "x").await);
         let shown = format!("{keeper:?} {:?}", PostgresStore::connect(&url).await.expect("connected"));
         assert!(!shown.contains("geheim"), "{shown}");
@@ -445,7 +433,7 @@ async fn tls_checks_as_much_as_its_mode_says() {
         ("127.0.0.2", own.clone()),
     ] {
         let url = at(host, &query);
-        hands_over(&keeper(&url).await, &keeper(&url).await, "x").await;
+        hands_over(&keeper(&url, TTL).await, &keeper(&url, TTL).await, "x").await;
     }
     for (host, query, kind) in [
         ("127.0.0.2", format!("sslmode=verify-full&sslrootcert={ca}&{own}"), ErrorKind::Denied),
@@ -469,8 +457,8 @@ async fn tls_checks_as_much_as_its_mode_says() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keeper_listens_directly_and_asks_behind_a_pooler() {
     let server = PostgresServer::new();
-    let direct = keeper(&server.url()).await;
-    let other = keeper(&server.url()).await;
+    let direct = keeper(&server.url(), TTL).await;
+    let other = keeper(&server.url(), TTL).await;
     hands_over(&direct, &other, "x").await;
     testkit::eventually(SOON, "they listen", || server.sql(LISTENING) == "2");
     drop((direct, other));
@@ -478,7 +466,7 @@ async fn a_keeper_listens_directly_and_asks_behind_a_pooler() {
 
     let bouncer = PgBouncer::new(&server, 3);
     for query in ["", "?pooled=yes"] {
-        let (a, b) = (keeper(&(bouncer.url() + query)).await, keeper(&(bouncer.url() + query)).await);
+        let (a, b) = (keeper(&(bouncer.url() + query), TTL).await, keeper(&(bouncer.url() + query), TTL).await);
         let began = Instant::now();
         for _ in 0..5 {
             hands_over(&a, &b, "x").await;
@@ -489,7 +477,7 @@ async fn a_keeper_listens_directly_and_asks_behind_a_pooler() {
     // A proxy that is no pooler: still a session, which can listen.
     let proxy = Proxy::before(server.port());
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres", proxy.port);
-    let (a, b) = (keeper(&url).await, keeper(&url).await);
+    let (a, b) = (keeper(&url, TTL).await, keeper(&url, TTL).await);
     hands_over(&a, &b, "x").await;
     testkit::eventually(SOON, "they listen", || server.sql(LISTENING) == "2");
 }
@@ -498,7 +486,7 @@ async fn a_keeper_listens_directly_and_asks_behind_a_pooler() {
 fn a_keeper_outlives_the_runtimes_it_is_used_on() {
     let server = PostgresServer::new();
     let run = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let keeper = run().block_on(keeper(&server.url()));
+    let keeper = run().block_on(keeper(&server.url(), TTL));
     let guards: Vec<Guard> = (0..4).map(|i| run().block_on(taken(&keeper, &format!("lock {i}")))).collect();
     std::thread::sleep(TTL * 2);
     for guard in guards {

@@ -1,10 +1,11 @@
 //! The Redis store while the server's clock steps: tokens rise, nobody is stuck, and a waiter is never let in early
 //! unless the clock itself ended the lease.
 
+use crate::keepers::taken;
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::redis::RedisStore;
-use lockkeeper::{Guard, HolderId, Keeper, LockName, LossReason, Mode, Note, Phase, Store};
+use lockkeeper::{HolderId, Keeper, LockName, LossReason, Mode, Note, Phase, Store};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::RedisServer;
@@ -14,10 +15,6 @@ const HOUR: i64 = 3600;
 
 async fn keeper(server: &RedisServer) -> Keeper {
     Keeper::builder().ttl(TTL).connect(server.url()).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(Duration::from_secs(60)).acquire().await.expect("granted")
 }
 
 /// What the server believes.

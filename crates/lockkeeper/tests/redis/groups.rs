@@ -1,18 +1,11 @@
 //! The Redis store on several servers: replicas that confirm, Sentinels that fail over, Clusters that move slots.
 
-use lockkeeper::{ErrorKind, Guard, Keeper, Phase};
+use crate::keepers::{keeper, taken};
+use lockkeeper::{ErrorKind, Keeper, Phase};
 use std::time::{Duration, Instant};
 use testkit::{RedisCluster, RedisReplicas, RedisSentinel, RedisServer};
 
 const TTL: Duration = Duration::from_secs(15);
-
-async fn keeper(url: &str) -> Keeper {
-    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(Duration::from_secs(40)).acquire().await.expect("granted")
-}
 
 async fn connect_error(url: &str) -> ErrorKind {
     Keeper::connect(url).await.map(|_| ()).expect_err("an error").kind()
@@ -22,7 +15,7 @@ async fn connect_error(url: &str) -> ErrorKind {
 async fn a_grant_that_replicas_do_not_confirm_is_given_back() {
     let group = RedisReplicas::new(1);
     let url = format!("{}?wait_replicas=1&wait_timeout=2s", group.primary.url());
-    let keeper = keeper(&url).await;
+    let keeper = keeper(&url, TTL).await;
     let guard = taken(&keeper, "held").await;
     group.replicas[0].pause();
     let error = keeper.lock("x").try_acquire().await.map(|_| ()).expect_err("unconfirmed");
@@ -39,7 +32,7 @@ async fn a_grant_that_replicas_do_not_confirm_is_given_back() {
 #[tokio::test]
 async fn a_slow_replica_delays_only_the_call_that_waits_for_it() {
     let group = RedisReplicas::new(1);
-    let slow = keeper(&format!("{}?wait_replicas=1&wait_timeout=2s", group.primary.url())).await;
+    let slow = keeper(&format!("{}?wait_replicas=1&wait_timeout=2s", group.primary.url()), TTL).await;
     let guard = taken(&slow, "y").await;
     group.replicas[0].pause();
     let waiting = tokio::spawn({
@@ -60,13 +53,13 @@ async fn a_confirmed_grant_and_its_queue_survive_the_promotion_of_the_replica() 
     let (old, new) = (group.primary.port(), group.replicas[0].port());
     // Both addresses behind one name are what an operator's DNS change does; here the replica takes over the port.
     let url = format!("redis://127.0.0.1:{old}?wait_replicas=1");
-    let first = keeper(&url).await;
+    let first = keeper(&url, TTL).await;
     let guard = taken(&first, "x").await;
     let token = guard.token();
     group.primary.kill();
     let replica = format!("redis://127.0.0.1:{new}");
     assert_eq!(group.replicas[0].cli(&["REPLICAOF", "NO", "ONE"]), "OK");
-    let second = keeper(&replica).await;
+    let second = keeper(&replica, TTL).await;
     assert!(second.lock("x").try_acquire().await.expect("answered").is_none(), "the replica knows of the grant");
     group.replicas[0].cli(&["DEL", "x"]);
     assert!(taken(&second, "x").await.token() > token);
@@ -75,8 +68,8 @@ async fn a_confirmed_grant_and_its_queue_survive_the_promotion_of_the_replica() 
 #[tokio::test]
 async fn sentinels_lead_to_the_new_primary_with_guards_and_waiters() {
     let mut group = RedisSentinel::new();
-    let holder = keeper(&group.url()).await;
-    let waiter = keeper(&group.url()).await;
+    let holder = keeper(&group.url(), TTL).await;
+    let waiter = keeper(&group.url(), TTL).await;
     let guard = taken(&holder, "x").await;
     let waiting = tokio::spawn(async move { taken(&waiter, "x").await });
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -113,7 +106,7 @@ async fn urls_that_do_not_fit_the_server_are_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_serves_every_name_while_slots_move_and_a_primary_fails() {
     let mut cluster = RedisCluster::new(1);
-    let keepers = [keeper(&cluster.url()).await, keeper(&cluster.url()).await];
+    let keepers = [keeper(&cluster.url(), TTL).await, keeper(&cluster.url(), TTL).await];
     let names = ["a", "b", "c", "{a}", "a}b", "{}x", "a{b}c", "d{", "foo", "bar"];
     let mut guards = Vec::new();
     for name in names {

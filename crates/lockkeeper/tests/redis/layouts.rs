@@ -1,7 +1,8 @@
 //! Locks in the layouts of other libraries: what is in the server, and what happens where layouts meet.
 #![allow(clippy::print_stdout, reason = "measured times are for people")]
 
-use lockkeeper::{ErrorKind, Guard, Keeper, LossReason, Phase};
+use crate::keepers::taken;
+use lockkeeper::{ErrorKind, Keeper, LossReason, Phase};
 use std::time::{Duration, Instant};
 use testkit::{RedisCluster, RedisReplicas, RedisSentinel, RedisServer, SOON, eventually};
 
@@ -10,10 +11,6 @@ const TTL: Duration = Duration::from_secs(10);
 async fn keeper(url: &str, layout: &str) -> Keeper {
     let separator = if url.contains('?') { '&' } else { '?' };
     Keeper::builder().ttl(TTL).connect(format!("{url}{separator}layout={layout}")).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
 }
 
 async fn refused(keeper: &Keeper, name: &str) -> lockkeeper::Error {

@@ -1,5 +1,6 @@
 //! The Redis store and what servers do: lose data, refuse, freeze, restart, cut connections.
 
+use crate::keepers::{keeper, refusal, taken};
 use lockkeeper::stores::redis::RedisStore;
 use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, Phase};
 use std::io::{Read, Write};
@@ -9,19 +10,6 @@ use testkit::RedisServer;
 
 const TTL: Duration = Duration::from_secs(5);
 
-async fn keeper(url: &str) -> Keeper {
-    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(Duration::from_secs(20)).acquire().await.expect("granted")
-}
-
-/// The error of an attempt that must not be answered.
-async fn refusal(keeper: &Keeper, name: &str) -> Error {
-    keeper.lock(name).try_acquire().await.map(|guard| guard.is_some()).expect_err("an error")
-}
-
 async fn connect_error(url: &str) -> Error {
     Keeper::connect(url).await.map(|_| ()).expect_err("an error")
 }
@@ -29,7 +17,7 @@ async fn connect_error(url: &str) -> Error {
 #[tokio::test]
 async fn tokens_rise_across_flushall_and_a_restart_without_persistence() {
     let mut server = RedisServer::new();
-    let keeper = keeper(&server.url()).await;
+    let keeper = keeper(&server.url(), TTL).await;
     let mut last = 0;
     for round in 0..6 {
         let guard = taken(&keeper, "x").await;
@@ -54,7 +42,7 @@ async fn tokens_rise_across_flushall_and_a_restart_without_persistence() {
 async fn a_lock_forgotten_by_its_server_is_lost_and_one_kept_is_not() {
     for (options, kept) in [(&["--appendonly", "yes"][..], true), (&[], false)] {
         let mut server = RedisServer::with(options);
-        let keeper = keeper(&server.url()).await;
+        let keeper = keeper(&server.url(), TTL).await;
         let guard = taken(&keeper, "x").await;
         server.kill();
         server.start();
@@ -95,7 +83,7 @@ async fn logins_are_checked_and_never_printed() {
         format!("redis://{at}?password_file={}", file.display()),
     ];
     for url in good {
-        let keeper = keeper(&url).await;
+        let keeper = keeper(&url, TTL).await;
         drop(taken(&keeper, "x").await);
         let shown = format!("{keeper:?} {:?}", RedisStore::connect(&url).await.unwrap());
         assert!(!shown.contains("geheim") && !shown.contains("streng"), "{shown}");
@@ -124,7 +112,7 @@ async fn tls_checks_both_sides() {
     let file = |name: &str| server.dir().join(name).display().to_string();
     let (ca, other, cert, key) = (file("ca.crt"), file("other.crt"), file("client.crt"), file("client.key"));
     let at = format!("rediss://localhost:{}", server.port());
-    let keeper = keeper(&format!("{at}?ca_file={ca}&cert_file={cert}&key_file={key}")).await;
+    let keeper = keeper(&format!("{at}?ca_file={ca}&cert_file={cert}&key_file={key}"), TTL).await;
     let guard = taken(&keeper, "x").await;
     let waiting = tokio::spawn({
         let keeper = keeper.clone();
@@ -156,7 +144,7 @@ async fn an_acl_that_allows_what_the_page_says_is_enough() {
     let server = RedisServer::new();
     let rules: Vec<&str> = ["ACL", "SETUSER", "lock"].into_iter().chain(rules.split(' ')).collect();
     assert_eq!(server.cli(&rules), "OK");
-    let keeper = keeper(&format!("redis://lock:pw@127.0.0.1:{}", server.port())).await;
+    let keeper = keeper(&format!("redis://lock:pw@127.0.0.1:{}", server.port()), TTL).await;
     let guard = taken(&keeper, "x").await;
     let waiting = tokio::spawn({
         let keeper = keeper.clone();
@@ -182,7 +170,7 @@ async fn an_acl_that_allows_what_the_page_says_is_enough() {
         ]),
         "OK"
     );
-    let keeper = self::keeper(&format!("redis://narrow:pw@127.0.0.1:{}", server.port())).await;
+    let keeper = self::keeper(&format!("redis://narrow:pw@127.0.0.1:{}", server.port()), TTL).await;
     drop(taken(&keeper, "mine:1").await);
     assert_eq!(refusal(&keeper, "yours").await.kind(), ErrorKind::Denied);
 }
@@ -190,7 +178,7 @@ async fn an_acl_that_allows_what_the_page_says_is_enough() {
 #[tokio::test]
 async fn refusals_of_the_server_are_told_apart_and_lose_nothing() {
     let server = RedisServer::new();
-    let keeper = keeper(&server.url()).await;
+    let keeper = keeper(&server.url(), TTL).await;
     let (guard, other) = (taken(&keeper, "held").await, taken(&keeper, "other").await);
 
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -273,7 +261,7 @@ async fn other_answers_of_a_server_are_mapped() {
         ("*0", ErrorKind::Unexpected, "no code"),
         ("*1\r\n:77", ErrorKind::Unexpected, "unknown code"),
     ] {
-        let keeper = keeper(&stub(Some(answer))).await;
+        let keeper = keeper(&stub(Some(answer)), TTL).await;
         let error = refusal(&keeper, "x").await;
         assert_eq!(error.kind(), kind, "{answer}: {error:?}");
         assert!(error.to_string().contains(text), "{answer}: {error}");
@@ -283,7 +271,7 @@ async fn other_answers_of_a_server_are_mapped() {
 #[tokio::test]
 async fn cut_connections_and_forgotten_scripts_are_not_noticed() {
     let server = RedisServer::new();
-    let keeper = keeper(&server.url()).await;
+    let keeper = keeper(&server.url(), TTL).await;
     for round in 0..5 {
         let guard = taken(&keeper, "x").await;
         server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -299,7 +287,7 @@ async fn cut_connections_and_forgotten_scripts_are_not_noticed() {
 fn a_keeper_outlives_the_runtimes_it_is_used_on() {
     let server = RedisServer::new();
     let run = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let keeper = run().block_on(keeper(&server.url()));
+    let keeper = run().block_on(keeper(&server.url(), TTL));
     let guards: Vec<Guard> = (0..4).map(|i| run().block_on(taken(&keeper, &format!("lock {i}")))).collect();
     std::thread::sleep(TTL * 2);
     for guard in guards {

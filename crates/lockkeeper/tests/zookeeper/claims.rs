@@ -2,7 +2,7 @@
 #![allow(clippy::print_stdout, reason = "measured numbers are for people")]
 #![allow(dead_code, reason = "the other ZooKeeper tests use the rest of what they share")]
 
-use crate::zk::{children, queued, raw};
+use crate::helpers::{children, queued, raw};
 use lockkeeper::store::{Attempt, Break, Claim, Event, Mode, Release, Renewal};
 use lockkeeper::stores::zookeeper::ZooKeeperStore;
 use lockkeeper::testing::Listener;

@@ -1,12 +1,13 @@
 //! The ZooKeeper store beside the lock clients that people use already, each in its real version (`scripts/peers`).
 #![allow(clippy::print_stdout, reason = "measured times are for people")]
 
+use crate::keepers::taken;
 use crate::peers::{Peer, Section, installed, section};
-use lockkeeper::{Guard, Keeper};
+use lockkeeper::Keeper;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use testkit::{SOON, TempDir, ZooKeeperServer};
+use testkit::{TempDir, ZooKeeperServer};
 use tokio::task::JoinSet;
 
 /// Our keepers and their processes in the mix, and how many critical sections each of them has.
@@ -37,10 +38,6 @@ fn peer(kind: &str, server: &ZooKeeperServer) -> Peer {
 async fn keeper(server: &ZooKeeperServer, layout: &str) -> Keeper {
     let url = format!("{}/shared?follower_lag=1s&session_timeout=20s&layout={layout}", server.url());
     Keeper::builder().ttl(Duration::from_secs(10)).label("Gerät").connect(url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
 }
 
 /// Each side, while it holds, keeps the other out, and comes in when the other leaves.

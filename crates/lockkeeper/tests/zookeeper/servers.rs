@@ -1,7 +1,8 @@
 //! The ZooKeeper store and what servers do: end sessions, change leaders, freeze, refuse.
 #![allow(clippy::print_stdout, reason = "measured numbers are for people")]
 
-use crate::zk::{self, children, end_sessions, raw};
+use crate::helpers::{self, children, end_sessions, raw};
+use crate::keepers::{keeper, taken};
 use lockkeeper::stores::zookeeper::ZooKeeperStore;
 use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, Phase, Store};
 use std::sync::Arc;
@@ -13,14 +14,6 @@ const TTL: Duration = Duration::from_secs(5);
 /// Short sessions, so that a test can outlive one.
 fn at(server: &ZooKeeperServer, path: &str, more: &str) -> String {
     format!("{}/{path}?follower_lag=1s&session_timeout=8s{more}", server.url())
-}
-
-async fn keeper(url: &str) -> Keeper {
-    Keeper::builder().ttl(TTL).connect(url).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
 }
 
 async fn connect_error(url: &str) -> Error {
@@ -41,7 +34,7 @@ async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_ends_takes_its_locks_with_it_and_the_next_claim_opens_another() {
     let server = ZooKeeperServer::new();
-    let keeper = keeper(&at(&server, "ended", "")).await;
+    let keeper = keeper(&at(&server, "ended", ""), TTL).await;
     let (mut quickest, mut token) = (SOON, None);
     for _ in 0..3 {
         let guards = [taken(&keeper, "a").await, taken(&keeper, "b").await];
@@ -63,7 +56,7 @@ async fn a_session_that_ends_takes_its_locks_with_it_and_the_next_claim_opens_an
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_session_ends_takes_a_fresh_place_and_is_never_granted_on_the_old_one() {
     let server = ZooKeeperServer::new();
-    let (one, two) = (keeper(&at(&server, "waits", "")).await, keeper(&at(&server, "waits", "")).await);
+    let (one, two) = (keeper(&at(&server, "waits", ""), TTL).await, keeper(&at(&server, "waits", ""), TTL).await);
     let client = raw(&server).await;
     for round in 0..3 {
         let guard = taken(&one, "x").await;
@@ -99,7 +92,7 @@ async fn a_waiter_whose_session_ends_takes_a_fresh_place_and_is_never_granted_on
 async fn a_frozen_server_loses_the_lock_at_its_deadline_and_the_rest_is_swept_when_it_is_back() {
     let server = ZooKeeperServer::new();
     let url = at(&server, "frozen", "");
-    let (one, two) = (keeper(&url).await, keeper(&url).await);
+    let (one, two) = (keeper(&url, TTL).await, keeper(&url, TTL).await);
     let guard = taken(&one, "x").await;
     let began = Instant::now();
     let paused = server.pause();
@@ -164,9 +157,9 @@ async fn mistakes_and_refusals_are_one_clear_sentence_each() {
     let secrets = TempDir::new();
     let file = secrets.write("ann", "ann:geheim\n");
     let url = at(&server, "private", &format!("&auth_file={}", file.display()));
-    let ann = keeper(&url).await;
+    let ann = keeper(&url, TTL).await;
     taken(&ann, "x").await.release().await.expect("released");
-    let eve = keeper(&at(&server, "private", "&acl=open").replace("//127", "//eve:geheim2@127")).await;
+    let eve = keeper(&at(&server, "private", "&acl=open").replace("//127", "//eve:geheim2@127"), TTL).await;
     let error = eve.lock("x").try_acquire().await.map(|_| ()).expect_err("denied");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("ACL") && !format!("{error:?}").contains("geheim"), "{error:?}");
@@ -183,7 +176,7 @@ async fn mistakes_and_refusals_are_one_clear_sentence_each() {
     assert!(error.kind() == ErrorKind::InvalidConfig && error.to_string().contains("follower_lag"), "{error}");
 
     // What no lock client writes, where a lock should be.
-    let (keeper, client) = (keeper(&at(&server, "odd", "")).await, raw(&server).await);
+    let (keeper, client) = (keeper(&at(&server, "odd", ""), TTL).await, raw(&server).await);
     let node = zookeeper_client::CreateMode::Persistent.with_acls(zookeeper_client::Acls::anyone_all());
     client.mkdir("/odd/x/notes", &node).await.expect("made");
     for lock in [keeper.lock("x"), keeper.lock("x").wait(SOON)] {
@@ -200,7 +193,7 @@ async fn mistakes_and_refusals_are_one_clear_sentence_each() {
 }
 
 async fn open(url: &str) -> Keeper {
-    keeper(url).await
+    keeper(url, TTL).await
 }
 
 #[tokio::test]
@@ -208,7 +201,7 @@ async fn without_a_quorum_nothing_is_granted_whether_a_server_is_read_only_or_no
     for java in [&["-Dreadonlymode.enabled=true"][..], &[]] {
         let mut ensemble = ZooKeeperEnsemble::with(java);
         let url = format!("{}/quorum?follower_lag=1s&session_timeout=8s", ensemble.url());
-        let keeper = keeper(&url).await;
+        let keeper = keeper(&url, TTL).await;
         let guard = taken(&keeper, "x").await;
         ensemble.servers[0].kill();
         ensemble.servers[1].kill();
@@ -237,7 +230,7 @@ async fn a_hand_over_costs_the_same_however_many_wait() {
     for waiters in [10, 1000] {
         let url = format!("{}/herd?follower_lag=1s&session_timeout=60s", server.url());
         let store: Arc<dyn Store> = Arc::new(ZooKeeperStore::connect(&url).await.expect("connected"));
-        costs.push(zk::hand_overs(&server, store, waiters, 100).await);
+        costs.push(helpers::hand_overs(&server, store, waiters, 100).await);
     }
     println!("requests per hand-over with 10 waiters: {:.2}, with 1,000: {:.2}", costs[0], costs[1]);
     assert!(costs.iter().all(|cost| *cost <= 8.0), "{costs:?}");
@@ -246,11 +239,11 @@ async fn a_hand_over_costs_the_same_however_many_wait() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leaders_that_die_or_freeze_cost_no_exclusion() {
-    zk::leaders(Duration::from_secs(20)).await;
+    helpers::leaders(Duration::from_secs(20)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes two minutes; scripts/test-extended runs it"]
 async fn leaders_that_die_or_freeze_for_two_minutes_cost_no_exclusion() {
-    zk::leaders(Duration::from_secs(120)).await;
+    helpers::leaders(Duration::from_secs(120)).await;
 }

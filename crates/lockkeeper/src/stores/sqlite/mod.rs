@@ -45,10 +45,9 @@ mod steps;
 mod tests;
 mod worker;
 
-use crate::duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lane;
-use crate::name::{LockName, escape};
+use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::store::{
     Attempt, Break, Claim, Cursor, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,

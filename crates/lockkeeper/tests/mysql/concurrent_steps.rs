@@ -1,11 +1,11 @@
 //! The MySQL store's steps where they meet: what a plain statement may decide and what only the procedure knows, waiters
 //! that arrive during a release, batches in which one claim is different, callers that leave.
 
-use lockkeeper::clock::system_now;
+use crate::keepers::{self, one};
 use lockkeeper::store::{Attempt, Break, Claim, Event, Grant, Release, Renewal};
 use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
 use lockkeeper::testing::Listener;
-use lockkeeper::{ErrorKind, HolderId, LockName, LossReason, Mode, Store};
+use lockkeeper::{ErrorKind, LossReason, Mode, Store};
 use std::slice::from_ref;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -21,13 +21,7 @@ async fn open() -> Arc<MysqlStore> {
 }
 
 fn claim(name: &str) -> Claim {
-    let name = LockName::new(name).expect("a name");
-    Claim::new(name, HolderId::random().expect("random"), LONG, system_now(), Arc::default())
-}
-
-fn one<T>(mut answers: Vec<lockkeeper::Result<T>>) -> T {
-    assert_eq!(answers.len(), 1);
-    answers.remove(0).expect("answered")
+    keepers::claim(name, Mode::Exclusive, LONG)
 }
 
 async fn granted(store: &MysqlStore, claim: &Claim) -> Grant {

@@ -62,7 +62,7 @@ impl tracing::Subscriber for Full {
 
 #[test]
 fn a_log_that_stands_still_stops_no_renewal_and_hides_no_loss() {
-    if !testkit::alone("logs::a_log_that_stands_still_stops_no_renewal_and_hides_no_loss") {
+    if !testkit::alone("blocked_log::a_log_that_stands_still_stops_no_renewal_and_hides_no_loss") {
         return;
     }
     let full = Full::default();
@@ -85,7 +85,7 @@ fn a_log_that_stands_still_stops_no_renewal_and_hides_no_loss() {
 
 #[test]
 fn a_log_that_stands_still_costs_words_and_says_how_many() {
-    if !testkit::alone("logs::a_log_that_stands_still_costs_words_and_says_how_many") {
+    if !testkit::alone("blocked_log::a_log_that_stands_still_costs_words_and_says_how_many") {
         return;
     }
     let full = Full::default();

@@ -1,11 +1,11 @@
 //! The PostgreSQL store's steps where they meet: a waiter that arrives during a release, batches that share names, clocks
 //! that step, rows that nobody uses any more.
 
-use lockkeeper::clock::system_now;
+use crate::keepers::{self, one, taken};
 use lockkeeper::store::{Attempt, Claim, Release, Renewal};
 use lockkeeper::stores::postgres::PostgresStore;
 use lockkeeper::stores::postgres::shedlock::ShedLockStore;
-use lockkeeper::{Guard, HolderId, Keeper, LockName, LossReason, Mode, Phase, Store};
+use lockkeeper::{Keeper, LossReason, Mode, Phase, Store};
 use std::slice::from_ref;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -21,15 +21,9 @@ async fn open() -> Arc<PostgresStore> {
 }
 
 fn claim(name: &str, mode: Mode, queue: bool) -> Claim {
-    let name = LockName::new(name).expect("a name");
-    let mut claim = Claim::new(name, HolderId::random().expect("random"), LONG, system_now(), Arc::default());
-    (claim.mode, claim.queue) = (mode, queue);
+    let mut claim = keepers::claim(name, mode, LONG);
+    claim.queue = queue;
     claim
-}
-
-fn one<T>(mut answers: Vec<lockkeeper::Result<T>>) -> T {
-    assert_eq!(answers.len(), 1);
-    answers.remove(0).expect("answered")
 }
 
 /// What a waiter is told when it asks: whether the lock is its own by now.
@@ -282,10 +276,6 @@ const HOUR: i64 = 3600;
 
 async fn keeper(server: &PostgresServer) -> Keeper {
     Keeper::builder().ttl(TTL).connect(server.url()).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(LONG).acquire().await.expect("granted")
 }
 
 /// What the server believes.

@@ -1,11 +1,12 @@
-//! A store that says, hears and breaks what no healthy one would.
+//! A store that misbehaves by itself: it panics, tells strange events, declares what is not so, runs code on the keeper's
+//! thread. What a network does to calls is [`Faults`](lockkeeper::testing::Faults), which goes round or inside this one.
 
 use async_trait::async_trait;
 use lockkeeper::store::{Attempt, Break, Claim, Cursor, Event, Page, Record, Release, Renewal, Sink};
 use lockkeeper::stores::memory::MemoryStore;
 use lockkeeper::{Error, ErrorKind, LockName, Register, Result, Store, StoreInfo, Token};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -29,15 +30,13 @@ impl std::fmt::Debug for Hook {
     }
 }
 
-/// A memory store with extra events and with methods that panic on request.
+/// A store with extra events and with methods that panic on request.
 #[derive(Debug)]
-pub struct Odd {
-    inner: MemoryStore,
+pub struct Misbehaving {
+    inner: Arc<dyn Store>,
     said: tokio::sync::Mutex<UnboundedReceiver<Word>>,
     say: UnboundedSender<Word>,
     look: Mutex<Option<Hook>>,
-    /// How many acquires are sent, and answered with an error, without arriving.
-    pub failing: AtomicU32,
     /// How many milliseconds an acquire takes to be answered.
     pub slow: AtomicU64,
     /// Whether it says that waiters queue in it.
@@ -56,15 +55,18 @@ pub struct Odd {
     pub seen: Mutex<Vec<(bool, Claim)>>,
 }
 
-impl Odd {
+impl Misbehaving {
     pub fn new(inner: MemoryStore) -> Self {
+        Self::over(Arc::new(inner))
+    }
+
+    pub fn over(inner: Arc<dyn Store>) -> Self {
         let (say, said) = unbounded_channel();
         Self {
             inner,
             said: tokio::sync::Mutex::new(said),
             say,
             look: Mutex::default(),
-            failing: AtomicU32::new(0),
             slow: AtomicU64::new(0),
             queue: true,
             ordered: false,
@@ -111,7 +113,7 @@ fn break_down(which: &AtomicBool) {
 }
 
 #[async_trait]
-impl Store for Odd {
+impl Store for Misbehaving {
     fn info(&self) -> StoreInfo {
         let mut info = self.inner.info();
         info.scheme = self.scheme;
@@ -122,9 +124,6 @@ impl Store for Odd {
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
         self.saw(false, claims);
         break_down(&self.acquire_panics);
-        if self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
-            return claims.iter().map(|_| Err(Error::unavailable("the connection broke (injected)"))).collect();
-        }
         let answers = self.inner.try_acquire(claims).await;
         std::thread::sleep(Duration::from_millis(self.slow.load(Ordering::SeqCst)));
         answers

@@ -56,7 +56,7 @@ fn settles_once(mut program: impl FnMut() -> Command) {
 
 mod rust {
     #![allow(clippy::needless_pass_by_ref_mut, reason = "as the page has it")]
-    include!("snippet.rs");
+    include!("docs_snippet.rs");
 
     pub(super) async fn run(
         client: &mut tokio_postgres::Client,
@@ -68,7 +68,11 @@ mod rust {
 
 #[test]
 fn rust_on_postgres() {
-    assert_eq!(code("rust", "tokio_postgres::Client"), include_str!("snippet.rs"), "the page and snippet.rs differ");
+    assert_eq!(
+        code("rust", "tokio_postgres::Client"),
+        include_str!("docs_snippet.rs"),
+        "the page and docs_snippet.rs differ"
+    );
     let (_server, url) = database("rust_on_postgres");
     RUNTIME.block_on(async {
         let (mut client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();

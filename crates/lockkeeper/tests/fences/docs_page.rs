@@ -1,6 +1,6 @@
 //! What docs/fencing.md says beyond its code.
 
-use crate::snippets::code;
+use crate::docs_snippets::code;
 use crate::sqlite::Sqlite;
 use crate::{Database, RUNTIME, Refused, fresh, mariadb, pass, postgres, shared_pass};
 use lockkeeper::fence::{self, FenceError};

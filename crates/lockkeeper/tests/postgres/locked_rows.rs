@@ -1,7 +1,8 @@
 //! Rows that somebody else keeps locked, and statements that somebody else cancels: the PostgreSQL store says so in bounded
 //! time, to all who wait at once, and goes on.
 
-use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, Phase};
+use crate::keepers::{refusal, taken};
+use lockkeeper::{Error, ErrorKind, Keeper, LossReason, Phase};
 use std::time::{Duration, Instant};
 use testkit::{PostgresServer, SOON};
 use tokio::task::JoinSet;
@@ -41,14 +42,6 @@ fn on_both<F: Future<Output = ()>>(test: impl Fn(&'static str, &'static str) -> 
 
 async fn keeper(server: &PostgresServer, options: &str) -> Keeper {
     Keeper::builder().ttl(TTL).connect(format!("{}{options}", server.url())).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
-}
-
-async fn refusal(keeper: &Keeper, name: &str) -> Error {
-    keeper.lock(name).try_acquire().await.map(|guard| guard.is_some()).expect_err("an error")
 }
 
 /// Somebody with a transaction of their own.

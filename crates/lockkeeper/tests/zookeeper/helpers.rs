@@ -1,9 +1,8 @@
 //! What the ZooKeeper tests do to servers, and what they measure.
 
-#[path = "../common/beliefs.rs"]
-mod beliefs;
+#[path = "../common/workers.rs"]
+mod workers;
 
-use beliefs::Workers;
 use lockkeeper::store::{Attempt, Claim, Event, Mode, Note, Release};
 use lockkeeper::testing::Listener;
 use lockkeeper::{HolderId, Keeper, LockName, Store};
@@ -12,6 +11,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::{SOON, ZooKeeperEnsemble, ZooKeeperServer};
+use workers::Workers;
 use zookeeper_client::Client;
 
 /// A plain client, to look at what is there.

@@ -1,11 +1,12 @@
 //! The etcd store, one call at a time: calls that come late, twice, or on a login or lease that has ended.
 #![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
+use crate::keepers;
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim, Event, Release, Renewal, Store};
 use lockkeeper::stores::etcd::EtcdStore;
 use lockkeeper::testing::Listener;
-use lockkeeper::{HolderId, LockName, LossReason};
+use lockkeeper::{LossReason, Mode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::{EtcdServer, Gate, SOON, eventually};
@@ -14,8 +15,7 @@ use testkit::{EtcdServer, Gate, SOON, eventually};
 const LONG: Duration = Duration::from_secs(60);
 
 fn claim(name: &str, ttl: Duration) -> Claim {
-    let holder = HolderId::random().expect("random");
-    Claim::new(LockName::new(name).expect("a name"), holder, ttl, system_now(), Default::default())
+    keepers::claim(name, Mode::Exclusive, ttl)
 }
 
 async fn ask(store: &EtcdStore, claim: &mut Claim) -> Attempt {

@@ -1,7 +1,8 @@
 //! What docs/stores/postgres.md says and no other test asks: first use by many, options, what people see.
 
+use crate::keepers::taken;
 use lockkeeper::stores::postgres::PostgresStore;
-use lockkeeper::{ErrorKind, Guarantee, Guard, Keeper, Store};
+use lockkeeper::{ErrorKind, Guarantee, Keeper, Store};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,10 +15,6 @@ mod warnings;
 
 async fn keeper(url: &str) -> Keeper {
     Keeper::connect(url).await.unwrap_or_else(|e| panic!("{url}: {e}"))
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -146,7 +143,7 @@ async fn a_silent_host_has_half_of_the_time_and_is_not_asked_again() {
 
 #[tokio::test]
 async fn a_server_that_answers_before_the_disk_is_not_durable_and_is_left_as_it_is() {
-    if !testkit::alone("page::a_server_that_answers_before_the_disk_is_not_durable_and_is_left_as_it_is") {
+    if !testkit::alone("docs_page::a_server_that_answers_before_the_disk_is_not_durable_and_is_left_as_it_is") {
         return;
     }
     let said = warnings::all();
@@ -190,7 +187,7 @@ async fn hands_over(holder: &Keeper, waiter: &Keeper, name: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poolers_are_as_good_as_the_page_says() {
-    if !testkit::alone("page::poolers_are_as_good_as_the_page_says") {
+    if !testkit::alone("docs_page::poolers_are_as_good_as_the_page_says") {
         return;
     }
     let (server, said) = (PostgresServer::new(), warnings::all());

@@ -1,26 +1,18 @@
 //! What a call of the PostgreSQL store costs: round trips, commits, connections, notifications.
 
-use lockkeeper::clock::system_now;
+use crate::keepers::{self, taken};
 use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::postgres::PostgresStore;
-use lockkeeper::{Guard, HolderId, Keeper, LockName, Mode, Store};
+use lockkeeper::{Keeper, Mode, Store};
 use std::slice::from_ref;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::{Counted, PostgresServer, SOON};
 use tokio::task::JoinSet;
 
 const LONG: Duration = Duration::from_secs(60);
 
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
-}
-
 fn claim(name: &str, mode: Mode) -> Claim {
-    let name = LockName::new(name).expect("a name");
-    let mut claim = Claim::new(name, HolderId::random().expect("random"), LONG, system_now(), Arc::default());
-    claim.mode = mode;
-    claim
+    keepers::claim(name, mode, LONG)
 }
 
 /// Round trips of what is done meanwhile.

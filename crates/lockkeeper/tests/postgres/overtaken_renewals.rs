@@ -1,9 +1,9 @@
 //! A renewal waits for its row while a later one is answered.
 
-use lockkeeper::clock::system_now;
+use crate::keepers;
 use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::postgres::PostgresStore;
-use lockkeeper::{HolderId, LockName, Store as _};
+use lockkeeper::{Mode, Store as _};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::{PostgresServer, SOON};
@@ -15,8 +15,7 @@ const TTL: Duration = Duration::from_secs(60);
 const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
 
 fn claim(name: &str) -> Claim {
-    let (name, holder) = (LockName::new(name).expect("a name"), HolderId::random().expect("random"));
-    Claim::new(name, holder, TTL, system_now(), Arc::default())
+    keepers::claim(name, Mode::Exclusive, TTL)
 }
 
 /// A renewal of these names waits for the row of `x`; the transaction that has it renews `x` meanwhile.

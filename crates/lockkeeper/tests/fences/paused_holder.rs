@@ -64,7 +64,7 @@ fn tell(database: &dyn Database, url: &str) {
     let place = TempDir::new();
     let this = std::env::current_exe().expect("this program has a file");
     let mut command = Command::new(this);
-    command.args(["--exact", "story::alice", "--nocapture"]).env(DATABASE, url).env(PLACE, place.path());
+    command.args(["--exact", "paused_holder::alice", "--nocapture"]).env(DATABASE, url).env(PLACE, place.path());
     let alice = Proc::start(&mut command);
     assert_eq!(found(SOON, "Alice has read", || place.read("read")), "100");
     alice.signal(Signal::STOP);

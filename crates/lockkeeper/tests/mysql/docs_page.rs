@@ -1,11 +1,11 @@
 //! What docs/stores/mysql.md says and no other test asks.
 
-use lockkeeper::clock::system_now;
+use crate::keepers::{claim, taken};
 use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
-use lockkeeper::{ErrorKind, Guarantee, Guard, HolderId, Keeper, LockName, Mode, Store};
+use lockkeeper::{ErrorKind, Guarantee, Keeper, Mode, Store};
 use std::slice::from_ref;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use testkit::{Counted, MysqlServer, SOON};
 
@@ -24,17 +24,6 @@ fn database(name: &str) -> String {
 
 async fn keeper(url: &str) -> Keeper {
     Keeper::connect(url).await.unwrap_or_else(|e| panic!("{url}: {e}"))
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
-}
-
-fn claim(name: &str, mode: Mode, ttl: Duration) -> Claim {
-    let name = LockName::new(name).expect("a name");
-    let mut claim = Claim::new(name, HolderId::random().expect("random"), ttl, system_now(), Arc::default());
-    claim.mode = mode;
-    claim
 }
 
 /// Round trips of taking, prolonging and ending.
@@ -82,7 +71,7 @@ async fn a_call_is_one_round_trip() {
 
 #[tokio::test]
 async fn options_do_what_the_page_says() {
-    if !testkit::alone("page::options_do_what_the_page_says") {
+    if !testkit::alone("docs_page::options_do_what_the_page_says") {
         return;
     }
     let (url, said) = (database("options"), warnings::all());

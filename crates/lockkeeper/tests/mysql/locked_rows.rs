@@ -1,10 +1,10 @@
 //! Rows that somebody else keeps locked: the MySQL store says so in bounded time, to all who wait at once, and the locks of
 //! other names go on meanwhile.
 
-use lockkeeper::clock::system_now;
+use crate::keepers::{self, refusal, taken};
 use lockkeeper::store::{Attempt, Claim};
 use lockkeeper::stores::mysql::MysqlStore;
-use lockkeeper::{Error, ErrorKind, Guard, HolderId, Keeper, LockName, LossReason, Phase, Store as _};
+use lockkeeper::{Error, ErrorKind, Keeper, LossReason, Mode, Phase, Store as _};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use std::slice::from_ref;
@@ -30,14 +30,6 @@ const WAITING: &str = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE 
 
 async fn keeper(server: &MysqlServer, options: &str, ttl: Duration) -> Keeper {
     Keeper::builder().ttl(ttl).connect(format!("{}?{options}", server.url())).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
-}
-
-async fn refusal(keeper: &Keeper, name: &str) -> Error {
-    keeper.lock(name).try_acquire().await.map(|guard| guard.is_some()).expect_err("an error")
 }
 
 /// Somebody with a transaction of their own, in which the row of `x` is locked.
@@ -182,8 +174,7 @@ async fn a_row_of_shedlock_that_somebody_keeps_locked_holds_up_nobody_else() {
 }
 
 fn claim(name: &str) -> Claim {
-    let (name, holder) = (LockName::new(name).expect("a name"), HolderId::random().expect("random"));
-    Claim::new(name, holder, TTL, system_now(), Arc::default())
+    keepers::claim(name, Mode::Exclusive, TTL)
 }
 
 async fn asked(store: &MysqlStore, name: &str) -> Result<Attempt, Error> {

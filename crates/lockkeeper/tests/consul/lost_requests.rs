@@ -1,9 +1,10 @@
 //! Requests of the Consul store that are lost on their way, or come late. No distribution has Consul: `scripts/test-extended`
 //! builds an agent and runs these.
 
+use crate::keepers;
 use lockkeeper::store::{Attempt, Claim, Release};
 use lockkeeper::stores::consul::ConsulStore;
-use lockkeeper::{HolderId, Keeper, LockName, Phase, Store};
+use lockkeeper::{Keeper, Mode, Phase, Store};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
@@ -106,8 +107,7 @@ fn part(from: &mut TcpStream) -> Option<Vec<u8>> {
 }
 
 fn claim(name: &str) -> Claim {
-    let (name, holder) = (LockName::new(name).expect("a name"), HolderId::random().expect("random"));
-    Claim::new(name, holder, LONG, lockkeeper::clock::system_now(), Arc::default())
+    keepers::claim(name, Mode::Exclusive, LONG)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

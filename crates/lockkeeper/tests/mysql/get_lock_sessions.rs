@@ -1,6 +1,7 @@
 //! `mode=get_lock`: sessions that an operator must leave alone, and sessions whose connection is dead without a word.
 
-use lockkeeper::{Guard, Keeper, LossReason, Phase, Token};
+use crate::keepers::taken;
+use lockkeeper::{Keeper, LossReason, Phase, Token};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use std::time::Duration;
@@ -11,10 +12,6 @@ const TTL: Duration = Duration::from_secs(60);
 
 async fn keeper(server: &MysqlServer) -> Keeper {
     Keeper::builder().ttl(TTL).connect(format!("{}?mode=get_lock", server.url())).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
 }
 
 /// An operator breaks `x`, and waits: another client keeps the row of `x` locked.

@@ -1,6 +1,7 @@
 //! The Redis store beside other programs: their locks, their keys, and what goes over the wire.
 
-use lockkeeper::{ErrorKind, Guard, Keeper, LossReason};
+use crate::keepers::taken;
+use lockkeeper::{ErrorKind, Keeper, LossReason};
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -10,10 +11,6 @@ const TTL: Duration = Duration::from_secs(10);
 
 async fn keeper(server: &RedisServer) -> Keeper {
     Keeper::builder().ttl(TTL).connect(server.url()).await.expect("connected")
-}
-
-async fn taken(keeper: &Keeper, name: &str) -> Guard {
-    keeper.lock(name).wait(Duration::from_secs(20)).acquire().await.expect("granted")
 }
 
 #[tokio::test]
