@@ -48,6 +48,7 @@ pub fn parse(text: &str) -> Result<Duration> {
 pub fn short(d: Duration) -> String {
     let s = d.as_secs();
     match s {
+        0 if d.is_zero() => "0s".to_owned(),
         0 if d.as_millis() == 0 => format!("{}µs", d.as_micros()),
         0 => format!("{}ms", d.as_millis()),
         1..=9 => format!("{}.{}s", s, d.subsec_millis() / 100),
