@@ -34,7 +34,7 @@ mod redisson_read_lock {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     #[ignore = "needs Maven: scripts/test-extended"]
-    async fn whoever_is_late_touches_nothing() {
+    async fn a_late_release_or_extension_touches_nothing() {
         peers::late(Kind::RReadLock).await;
     }
 }

@@ -57,7 +57,7 @@ impl RedisStore {
                 Err(error) => {
                     if failures == 0 {
                         crate::log::say(
-                            move || tracing::warn!(%error, "no push connection to Redis: waiters poll instead"),
+                            move || tracing::warn!(%error, "no push connection to Redis: waiters look again by themselves"),
                         );
                     }
                     tokio::time::sleep(back_off(FIRST_PAUSE, failures, MAX_PAUSE)).await;
