@@ -1,6 +1,8 @@
 //! Long waits on a real Redis, and waits whose messages are delayed.
 #![allow(clippy::print_stdout, reason = "what was seen is for people")]
 
+use lockkeeper::store::{Event, Sink, Store};
+use lockkeeper::stores::redis::RedisStore;
 use lockkeeper::{Guard, Keeper};
 use std::time::{Duration, Instant};
 use testkit::{Proxy, RedisServer, SOON, eventually};
@@ -68,6 +70,10 @@ fn flags(client: &str) -> &str {
     field(client, "flags=")
 }
 
+fn push_connections(server: &RedisServer) -> usize {
+    server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]).lines().filter(|line| flags(line).contains('t')).count()
+}
+
 fn cut(server: &RedisServer, which: Cut) -> usize {
     let clients = server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]);
     let hit = |line: &&str| match which {
@@ -90,10 +96,7 @@ async fn a_waiter_whose_connections_are_cut_is_served_long_before_its_keep_alive
         let waiting = tokio::spawn(async move { waiter.lock("job").acquire().await });
         eventually(SOON, "it is in line", || server.cli(&["ZCARD", "lk:q:{job}"]) == "1");
         // Both have a push connection before one is cut.
-        eventually(SOON, "both listen", || {
-            server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]).lines().filter(|line| flags(line).contains('t')).count()
-                == 2
-        });
+        eventually(SOON, "both listen", || push_connections(&server) == 2);
         assert!(cut(&server, which) >= 2, "{which:?}");
         let released = Instant::now();
         guard.release().await.expect("released");
@@ -104,6 +107,25 @@ async fn a_waiter_whose_connections_are_cut_is_served_long_before_its_keep_alive
         assert!(took < Duration::from_secs(2), "{which:?}: {took:?}");
         guard.release().await.expect("released");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_store_tells_when_a_listening_connection_ends_and_is_back() {
+    let server = RedisServer::new();
+    let store = RedisStore::connect(&format!("redis://127.0.0.1:{}", server.port())).await.expect("connected");
+    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let tending = tokio::spawn(async move { store.tend(Sink::new(move |event| drop(sender.send(event)))).await });
+    eventually(SOON, "the push connection is up", || push_connections(&server) == 1);
+    let mut next = async || tokio::time::timeout(SOON, told.recv()).await.expect("told in time");
+    for _ in 0..2 {
+        assert_eq!(cut(&server, Cut::Push), 1);
+        assert_eq!(next().await, Some(Event::Disconnected));
+        assert_eq!(next().await, Some(Event::Reconnected));
+    }
+    // The connection that calls share is opened again by the next call, which needs no event.
+    assert_eq!(cut(&server, Cut::Shared), 1);
+    assert_eq!(next().await, Some(Event::Disconnected));
+    tending.abort();
 }
 
 /// The time in which a guard's check passed: from the first to the last success.
