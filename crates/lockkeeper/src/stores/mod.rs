@@ -11,6 +11,7 @@ pub mod mysql;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redlock")]
 pub mod redlock;
 mod shared;
 #[cfg(feature = "sqlite")]

@@ -1,5 +1,5 @@
-//! The Redis store while the server's clock steps: tokens rise, nobody is stuck, and a waiter is never let in early
-//! unless the clock itself ended the lease.
+//! The Redis store while the server's clock steps. Tokens rise, no claim is stuck, and no waiter gets the lock early unless
+//! the clock itself ended the lease.
 
 use crate::keepers::taken;
 use lockkeeper::clock::system_now;
@@ -17,13 +17,13 @@ async fn keeper(server: &RedisServer) -> Keeper {
     Keeper::builder().ttl(TTL).connect(server.url()).await.expect("connected")
 }
 
-/// What the server believes.
+/// The server's time in seconds.
 fn clock(server: &RedisServer) -> i64 {
     server.cli(&["TIME"]).lines().next().and_then(|line| line.parse().ok()).expect("a time")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_set_back_keeps_the_holder_and_the_line_and_delays_nobody_by_more() {
+async fn a_clock_set_back_keeps_the_holder_and_the_line_and_adds_no_delay() {
     let server = RedisServer::with_clock();
     let [a, b, c] = [keeper(&server).await, keeper(&server).await, keeper(&server).await];
     let guard = taken(&a, "x").await;
@@ -43,7 +43,7 @@ async fn a_clock_set_back_keeps_the_holder_and_the_line_and_delays_nobody_by_mor
 
     next.release().await.expect("released");
 
-    // A holder that died right when the clock went back has left a lease of an hour: the next cuts it to size.
+    // A holder that died when the clock went back left a lease of an hour. The next client cuts it to its TTL.
     let value = format!("lk1:{:032x}:{}:{}:1:-:h:1:", 7, token.get(), TTL.as_millis());
     server.cli(&["SET", "z", &value, "PX", "3600000"]);
     let asked = Instant::now();
@@ -53,7 +53,7 @@ async fn a_clock_set_back_keeps_the_holder_and_the_line_and_delays_nobody_by_mor
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_set_forward_ends_leases_and_everybody_is_told() {
+async fn a_clock_set_forward_ends_leases_and_holder_and_waiter_learn_of_it() {
     let server = RedisServer::with_clock();
     let [a, b] = [keeper(&server).await, keeper(&server).await];
     let guard = taken(&a, "x").await;
@@ -61,7 +61,7 @@ async fn a_clock_set_forward_ends_leases_and_everybody_is_told() {
     let waiting = tokio::spawn(async move { taken(&b, "x").await });
     tokio::time::sleep(Duration::from_millis(300)).await;
     server.step_clock(HOUR);
-    // The server has ended the lease; the holder learns of it at its next renewal, the waiter registers anew.
+    // The server ended the lease. The holder learns of it at its next renewal; the waiter registers again.
     assert_eq!(guard.lost().await, LossReason::Gone);
     let next = waiting.await.expect("granted");
     assert!(next.token() > guard.token());
@@ -69,7 +69,7 @@ async fn a_clock_set_forward_ends_leases_and_everybody_is_told() {
     assert!(began.elapsed() < TTL * 3, "{:?}", began.elapsed());
     let token = next.token();
     next.release().await.expect("released");
-    // And back again: tokens do not fall with the clock.
+    // The clock goes back: tokens do not fall with it.
     server.step_clock(0);
     assert!(taken(&a, "x").await.token() > token);
 }

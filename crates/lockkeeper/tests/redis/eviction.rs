@@ -1,4 +1,4 @@
-//! Servers that may evict locks when their memory is full: what they promise, and that the log says so.
+//! Servers that may evict locks when their memory is full: their guarantee, and the warning in the log.
 
 #[path = "../common/warnings.rs"]
 mod warnings;
@@ -9,12 +9,12 @@ use testkit::RedisServer;
 const WARNING: &str = "may evict locks";
 
 fn server(policy: &str, memory: &str) -> RedisServer {
-    // On disk, so that it counts as a node of Redlock at once.
+    // Its data is on disk, so it counts as a node of Redlock at once.
     let durable = ["--appendonly", "yes", "--appendfsync", "always"];
     RedisServer::with(&[&["--maxmemory-policy", policy, "--maxmemory", memory], &durable[..]].concat())
 }
 
-/// What is promised; with less than `Primary`, requiring that must fail with a sentence.
+/// The guarantee at `url`. If it is below `Primary`, requiring `Primary` must fail.
 async fn promised(url: &str) -> Guarantee {
     let keeper = Keeper::connect(url).await.expect("connected");
     let promised = keeper.info().guarantee;
@@ -29,8 +29,8 @@ async fn promised(url: &str) -> Guarantee {
 }
 
 #[tokio::test]
-async fn whatever_may_evict_locks_is_warned_of_and_promises_nothing() {
-    if !testkit::alone("eviction::whatever_may_evict_locks_is_warned_of_and_promises_nothing") {
+async fn a_server_that_may_evict_locks_is_best_effort_and_warned_of() {
+    if !testkit::alone("eviction::a_server_that_may_evict_locks_is_best_effort_and_warned_of") {
         return;
     }
     let said = warnings::all();
@@ -50,7 +50,7 @@ async fn whatever_may_evict_locks_is_warned_of_and_promises_nothing() {
 
 #[cfg(feature = "redlock")]
 #[tokio::test]
-async fn one_node_that_may_evict_spoils_what_redlock_promises() {
+async fn one_node_that_may_evict_makes_redlock_best_effort() {
     let mut servers: Vec<RedisServer> = (0..3).map(|_| server("noeviction", "100mb")).collect();
     let url = |servers: &[RedisServer]| {
         let places: Vec<String> = servers.iter().map(|s| format!("127.0.0.1:{}", s.port())).collect();

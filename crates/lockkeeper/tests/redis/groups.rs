@@ -42,7 +42,7 @@ async fn a_slow_replica_delays_only_the_call_that_waits_for_it() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     let began = Instant::now();
     guard.release().await.expect("released");
-    assert!(began.elapsed() < Duration::from_secs(1), "a release waits for nobody: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(1), "a release waits for no replica: {:?}", began.elapsed());
     assert!(waiting.await.expect("ended").is_err());
     group.replicas[0].resume();
 }
@@ -51,7 +51,7 @@ async fn a_slow_replica_delays_only_the_call_that_waits_for_it() {
 async fn a_confirmed_grant_and_its_queue_survive_the_promotion_of_the_replica() {
     let mut group = RedisReplicas::new(1);
     let (old, new) = (group.primary.port(), group.replicas[0].port());
-    // Both addresses behind one name are what an operator's DNS change does; here the replica takes over the port.
+    // An operator would change a DNS name; here the replica takes over the primary's port.
     let url = format!("redis://127.0.0.1:{old}?wait_replicas=1");
     let first = keeper(&url, TTL).await;
     let guard = taken(&first, "x").await;
@@ -91,7 +91,7 @@ async fn sentinels_lead_to_the_new_primary_with_guards_and_waiters() {
 }
 
 #[tokio::test]
-async fn urls_that_do_not_fit_the_server_are_told() {
+async fn urls_that_do_not_fit_the_server_are_refused() {
     let single = RedisServer::new();
     assert_eq!(connect_error(&format!("redis+cluster://127.0.0.1:{}", single.port())).await, ErrorKind::InvalidConfig);
     let node = RedisServer::with(&["--cluster-enabled", "yes"]);
@@ -99,8 +99,8 @@ async fn urls_that_do_not_fit_the_server_are_told() {
     let group = RedisSentinel::new();
     let other = group.url().replace("/main", "/other");
     assert_eq!(connect_error(&other).await, ErrorKind::InvalidConfig);
-    let nobody = format!("redis+sentinel://127.0.0.1:{}/main", testkit::free_port());
-    assert_eq!(connect_error(&nobody).await, ErrorKind::Unavailable);
+    let unused = format!("redis+sentinel://127.0.0.1:{}/main", testkit::free_port());
+    assert_eq!(connect_error(&unused).await, ErrorKind::Unavailable);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! The Redis stores beside the lock clients that people use already, each in its real version (`scripts/peers`).
+//! The Redis stores beside other lock clients, each in its real version (`scripts/peers`).
 #![allow(clippy::print_stdout, reason = "measured times are for people, and a peer answers there")]
 
 use crate::peers::{self, ALONE, Kind, Mix, Place, TOTAL, beside, mix};
@@ -31,8 +31,8 @@ mod on_three_servers {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn node_redlock_and_we_keep_each_other_out() {
-        // Not in a mix: it leaves the votes of a failed try behind, so that two of its own processes already keep each
-        // other and everybody else out until their TTL.
+        // No mix: node-redlock leaves the votes of a failed try behind. Two of its own processes already keep each
+        // other and all other clients out until their TTL.
         peers::exclude_at(Kind::NodeRedlock, Place::majority()).await;
     }
 

@@ -42,7 +42,7 @@ async fn redissons_counter_and_ours_are_one_and_never_end() {
     let server = RedisServer::new();
     let keeper = keeper(&server.url(), "redisson").await;
     let counter = "redisson_lock_token:{job}";
-    // Somebody's idea of tidiness: RFencedLock would begin at 1 again.
+    // An operator deletes the counter: RFencedLock would begin at 1 again.
     server.cli(&["SET", counter, "41", "PX", "60000"]);
     let mut last = 41;
     for _ in 0..5 {
@@ -52,11 +52,11 @@ async fn redissons_counter_and_ours_are_one_and_never_end() {
         assert_eq!(server.cli(&["GET", counter]), token.to_string());
         assert_eq!(server.cli(&["PTTL", counter]), "-1");
         guard.release().await.expect("released");
-        // What RFencedLock does with a grant of its own.
+        // RFencedLock does this with a grant of its own.
         last = server.cli(&["INCR", counter]).parse().expect("a number");
         assert!(last > token, "{last} after {token}");
     }
-    // A counter ahead of the clock is followed, too.
+    // Tokens also follow a counter that is ahead of the clock.
     server.cli(&["SET", counter, "9007199254740000"]);
     let guard = taken(&keeper, "job").await;
     assert_eq!(guard.token().get(), 9_007_199_254_740_001);
@@ -77,7 +77,7 @@ async fn a_waiter_without_a_line_is_woken_long_before_it_would_look_again() {
             let name = format!("job-{i}");
             let guard = taken(&holder, &name).await;
             let waiting = tokio::spawn(async move { (taken(&waiter, &name).await, Instant::now()) });
-            // Until it looks only once a second. Not all at once: a busy moment must not decide.
+            // Until the waiter polls only once a second. Each waits differently: one busy moment must not decide.
             tokio::time::sleep(Duration::from_millis(2000 + 40 * i)).await;
             let asked = Instant::now();
             guard.release().await.expect("released");
@@ -112,17 +112,17 @@ async fn layouts_that_meet_on_a_name_exclude_each_other_with_a_clear_error_and_n
     assert_eq!(server.cli(&["TYPE", "a"]), "hash");
     let before = guard.token();
     guard.release().await.expect("released");
-    // Tokens rise over a change of layout as well: all follow the server's clock.
+    // Tokens rise across layouts, since all follow the server's clock.
     assert!(taken(&plain, "a").await.token() > before);
 
-    // A hash that is somebody's data is a holder that never leaves; a list is an error. Neither is touched.
+    // Another program's hash is a holder that never leaves; a list is an error. Both stay as they are.
     server.cli(&["HSET", "settings", "colour", "red"]);
     server.cli(&["RPUSH", "todo", "x"]);
     assert!(redisson.lock("settings").try_acquire().await.expect("answered").is_none());
     assert_eq!(refused(&redisson, "todo").await.kind(), ErrorKind::Foreign);
     assert_eq!(server.cli(&["HGETALL", "settings"]), "colour\nred");
 
-    // Our lock replaced under us is lost, and what replaced it stays.
+    // Another program replaces our key: the guard is lost, and the other data stays.
     let hasty = format!("{}?layout=redisson", server.url());
     let hasty = Keeper::builder().ttl(Duration::from_secs(1)).connect(hasty).await.expect("connected");
     let guard = taken(&hasty, "mine").await;
@@ -164,12 +164,12 @@ async fn python_waiters_are_signalled_when_the_lock_is_free_and_only_then() {
     assert_eq!(signals(), "1");
     let left: u64 = server.cli(&["PTTL", "lock-signal:job"]).parse().expect("it ends by itself");
     assert!(left <= 1000, "{left}");
-    // One element, however often: each would wake somebody for nothing.
+    // Many releases leave one element: each further one would wake a waiter for nothing.
     taken(&keepers[0], "job").await.release().await.expect("released");
     assert_eq!(signals(), "1");
     clear();
 
-    // Handed over inside our line: not free.
+    // A hand-over inside our line does not free the lock.
     let guard = taken(&keepers[0], "job").await;
     let next = tokio::spawn({
         let keeper = keepers[1].clone();
@@ -180,13 +180,13 @@ async fn python_waiters_are_signalled_when_the_lock_is_free_and_only_then() {
     let guard = next.await.expect("granted");
     assert_eq!(signals(), "");
 
-    // Broken.
+    // A break frees it.
     keepers[0].break_lock("job", guard.token()).await.expect("broken");
     assert_eq!(signals(), "1");
     clear();
     drop(guard);
 
-    // The last of several readers.
+    // The last of several readers frees it.
     let shared = |keeper: &Keeper| keeper.lock("job").shared();
     let first = shared(&keepers[0]).acquire().await.expect("granted");
     let second = shared(&keepers[1]).acquire().await.expect("granted");
@@ -287,7 +287,7 @@ async fn a_release_works_when_memory_is_full() {
 }
 
 #[tokio::test]
-async fn modes_that_a_layout_lacks_are_refused_in_a_sentence() {
+async fn modes_that_a_layout_lacks_are_refused() {
     let server = RedisServer::new();
     let keeper = keeper(&server.url(), "redisson").await;
     for lock in [keeper.lock("job").shared(), keeper.lock("job").permits(3)] {

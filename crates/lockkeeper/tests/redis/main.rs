@@ -1,4 +1,4 @@
-//! The Redis stores on real servers, and Redlock.
+//! The Redis and Redlock stores on real servers.
 #![cfg(feature = "redis")]
 
 mod clock;
@@ -15,7 +15,7 @@ mod peers;
 #[cfg(feature = "redlock")]
 mod redlock;
 #[cfg(feature = "redlock")]
-mod redlock_late_messages;
+mod redlock_delays;
 mod servers;
 mod silent;
 #[cfg(feature = "redlock")]

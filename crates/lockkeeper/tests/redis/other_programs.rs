@@ -1,4 +1,4 @@
-//! The Redis store beside other programs: their locks, their keys, and what goes over the wire.
+//! The Redis store beside other programs: their locks, their keys, and how many commands clients send.
 
 use crate::keepers::taken;
 use lockkeeper::{ErrorKind, Keeper, LossReason};
@@ -52,7 +52,7 @@ async fn a_foreign_holder_without_ttl_is_waited_for_and_its_release_is_noticed_a
     assert_eq!(server.cli(&["SET", "job", "theirs"]), "OK");
     let error = keeper.lock("job").wait(Duration::from_millis(100)).acquire().await.map(|_| ()).expect_err("busy");
     assert_eq!(error.kind(), ErrorKind::Busy);
-    let held = error.held().expect("somebody");
+    let held = error.held().expect("a holder");
     assert!(held.holder.is_none() && held.remaining.is_none() && held.token.is_none(), "{held:?}");
 
     let mut waits = Vec::new();
@@ -104,7 +104,7 @@ async fn a_listing_shows_locks_that_only_have_waiters() {
 }
 
 #[tokio::test]
-async fn somebody_elses_data_is_reported_and_left_alone() {
+async fn another_programs_data_is_reported_and_left_alone() {
     let server = RedisServer::new();
     let keeper = keeper(&server).await;
     server.cli(&["RPUSH", "todo", "a", "b"]);
@@ -121,7 +121,7 @@ async fn somebody_elses_data_is_reported_and_left_alone() {
     assert!(std::process::Command::new("sh").args(["-c", &set]).status().expect("a shell").success());
     assert!(keeper.lock("large").try_acquire().await.expect("answered").is_none());
 
-    // Our own lock replaced under us is lost, and the other data stays.
+    // Another program replaces our key: the guard is lost, and the other data stays.
     let guard = Keeper::builder().ttl(Duration::from_secs(1)).connect(server.url()).await.expect("connected");
     let guard = taken(&guard, "mine").await;
     server.cli(&["DEL", "mine"]);
@@ -131,7 +131,7 @@ async fn somebody_elses_data_is_reported_and_left_alone() {
 }
 
 #[tokio::test]
-async fn names_of_our_own_keys_are_refused_and_a_poisoned_counter_is_told() {
+async fn names_of_our_own_keys_are_refused_and_a_damaged_counter_is_reported() {
     let server = RedisServer::new();
     let keeper = keeper(&server).await;
     let error = keeper.lock("lk:f:{x}").try_acquire().await.map(|_| ()).expect_err("refused");
@@ -149,11 +149,11 @@ async fn names_of_our_own_keys_are_refused_and_a_poisoned_counter_is_told() {
 }
 
 #[tokio::test]
-async fn a_lease_longer_than_its_ttl_is_cut_to_size_by_the_next_who_asks() {
+async fn the_next_client_that_asks_cuts_a_lease_to_its_ttl() {
     let server = RedisServer::new();
     let keepers = [keeper(&server).await, keeper(&server).await];
     let guard = taken(&keepers[0], "x").await;
-    // What a clock that was set back leaves behind.
+    // A clock that was set back leaves such a lease.
     server.cli(&["PEXPIRE", "x", "3600000"]);
     assert!(keepers[1].lock("x").try_acquire().await.expect("answered").is_none());
     let left: u64 = server.cli(&["PTTL", "x"]).parse().expect("a number");
@@ -161,7 +161,7 @@ async fn a_lease_longer_than_its_ttl_is_cut_to_size_by_the_next_who_asks() {
     drop(guard);
 }
 
-/// Commands that clients sent: scripts' own commands are not counted.
+/// How many commands clients sent, without the commands inside scripts.
 fn sent(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
@@ -192,7 +192,7 @@ async fn a_line_of_64_keepers_drains_with_two_commands_per_grant() {
     for _ in 0..64 {
         keepers.push(keeper(&server).await);
     }
-    // One of its own: a keeper asks for a name it holds only once that has ended.
+    // The holder has a keeper of its own: a keeper asks for a name it holds only after its release.
     let first = keeper(&server).await;
     let guard = taken(&first, "x").await;
     let began = Instant::now();

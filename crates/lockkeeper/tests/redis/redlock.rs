@@ -10,7 +10,7 @@ use testkit::RedisServer;
 
 pub(crate) const TTL: Duration = Duration::from_secs(4);
 
-/// Servers that count at once, because they have everything on disk.
+/// Servers that count at once, because their data is on disk.
 pub(crate) fn durable(count: usize) -> Vec<RedisServer> {
     (0..count).map(|_| RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"])).collect()
 }
@@ -128,7 +128,7 @@ async fn a_guard_outlives_a_minority_and_not_a_majority() {
     }
 }
 
-/// Waits until the nodes have run for as long as the guard wants.
+/// Waits until the nodes have run for `age` seconds.
 async fn grown_up(servers: &[RedisServer], age: u64) {
     for server in servers {
         testkit::eventually(testkit::SOON, "the node has run long enough", || {
@@ -146,7 +146,7 @@ async fn a_node_that_restarted_empty_is_left_out_until_leases_are_over() {
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("left out"), "{error}");
     grown_up(&servers, 4).await;
     let store = connect(&servers, query).await;
-    // Held on 0 and 1 alone, and 0 forgets it: 0 and 2 together would grant it again.
+    // Only nodes 0 and 1 have the lock, and 0 forgets it: 0 and 2 together would grant it again.
     servers[2].pause();
     let mut first = claim("lock", TTL);
     granted(&store, &mut first).await;
@@ -167,7 +167,7 @@ async fn a_node_that_restarted_empty_is_left_out_until_leases_are_over() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     assert!(early > 0 && system_now().since(first.stamp) >= TTL - TTL / 50, "not before the first lease was over");
-    // With another node down, the one that restarted is needed and counts by now, or soon.
+    // With another node down, the restarted one is needed. It counts by now, or soon.
     servers[1].kill();
     assert_eq!(release(&other, &next).await, Release::Released);
     let mut last = claim("lock", TTL);
@@ -195,7 +195,7 @@ async fn tokens_rise_whatever_the_callers_clocks_say() {
         last = Some(token);
         release(store, &claim).await;
     }
-    // And with all of them at once.
+    // All skewed callers at once.
     let tokens: Arc<Mutex<Vec<Token>>> = Arc::default();
     let tasks = stores.iter().map(|store| {
         let (store, tokens) = (store.clone(), tokens.clone());
@@ -234,7 +234,7 @@ async fn a_failed_attempt_leaves_nothing_on_the_nodes_it_had_won() {
     let refused = attempt(&store, &mut claim("mixed", TTL)).await.expect("answered");
     assert!(matches!(refused, Attempt::Held(ref held) if held.holder.is_none()), "{refused:?}");
     testkit::eventually(Duration::from_secs(1), "the vote is taken back", || key(&servers[0], "mixed").is_empty());
-    // And the other way round: who does SET NX on the same nodes is excluded by us.
+    // The other way round: our lock excludes a client that does SET NX on the same nodes.
     let mut ours = claim("ours", TTL);
     granted(&store, &mut ours).await;
     let theirs: Vec<String> =
@@ -273,7 +273,7 @@ async fn an_even_number_of_nodes_neither_hangs_nor_grants_twice() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_node_is_refused_by_name() {
+async fn a_server_that_cannot_be_a_node_is_refused_by_name() {
     let servers = durable(2);
     let primary = servers[0].port().to_string();
     let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &primary]);
@@ -287,7 +287,7 @@ async fn what_cannot_be_a_node_is_refused_by_name() {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
         assert!(error.to_string().contains(why) && error.to_string().contains(':'), "{error}");
     }
-    // One that nobody listens at is an outage of one, and two of them are too many.
+    // One address where nothing listens is an outage of one node; two such addresses are too many.
     let free = testkit::free_port();
     let some = format!("{},127.0.0.1:{free}", url(&servers, ""));
     assert!(RedlockStore::connect(&some).await.is_ok());
@@ -319,7 +319,7 @@ async fn modes_and_registers_that_a_majority_cannot_do_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn people_see_on_how_many_nodes_a_lock_is_held() {
+async fn operators_see_on_how_many_nodes_a_lock_is_held() {
     let servers = durable(3);
     let store = connect(&servers, "?timeout=300ms").await;
     let mut held = claim("seen", TTL);
@@ -352,7 +352,7 @@ async fn a_repeat_keeps_what_it_finds_from_a_late_undo() {
     assert_eq!(release(&store, &repeated).await, Release::Released);
 }
 
-/// Forwards to a server until it is cut.
+/// Forwards to a server until the test cuts it.
 struct Wire {
     port: u16,
     cut: tokio::sync::watch::Sender<bool>,
@@ -370,7 +370,7 @@ impl Wire {
                     let Ok(mut far) = tokio::net::TcpStream::connect(("127.0.0.1", target)).await else { return };
                     tokio::select! {
                         _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-                        // Silent, as a network is: nothing is closed.
+                        // A cut network is silent: it closes no connection.
                         _ = async { watch.wait_for(|cut| *cut).await.map(drop) } => {
                             let _ = watch.wait_for(|cut| !*cut).await;
                         }

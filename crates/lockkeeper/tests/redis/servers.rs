@@ -1,4 +1,4 @@
-//! The Redis store and what servers do: lose data, refuse, freeze, restart, cut connections.
+//! The Redis store while servers lose data, refuse, freeze, restart or cut connections.
 
 use crate::keepers::{keeper, refusal, taken};
 use lockkeeper::stores::redis::RedisStore;
@@ -98,7 +98,7 @@ async fn logins_are_checked_and_never_printed() {
             source = inner.source();
         }
         assert!(!shown.contains("falsch"), "{shown}");
-        // Also without a runtime.
+        // A caller without a runtime gets the same error.
         let error = std::thread::spawn(move || lockkeeper::blocking::Keeper::connect(url).map(|_| ()).unwrap_err());
         assert_eq!(error.join().unwrap().kind(), ErrorKind::Denied);
     }
@@ -176,7 +176,7 @@ async fn an_acl_that_allows_what_the_page_says_is_enough() {
 }
 
 #[tokio::test]
-async fn refusals_of_the_server_are_told_apart_and_lose_nothing() {
+async fn each_refusal_of_the_server_has_its_own_error_and_loses_nothing() {
     let server = RedisServer::new();
     let keeper = keeper(&server.url(), TTL).await;
     let (guard, other) = (taken(&keeper, "held").await, taken(&keeper, "other").await);
@@ -201,13 +201,13 @@ async fn refusals_of_the_server_are_told_apart_and_lose_nothing() {
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("MISCONF"), "{error}");
     server.cli(&["CONFIG", "SET", "save", ""]);
 
-    // A server that was a replica may have forgotten it, so it was asked, and did not answer at first.
+    // A server that was a replica may have forgotten the lock. So the keeper asked it, and it did not answer at first.
     testkit::eventually(testkit::SOON, "held for certain again", || guard.phase() == Phase::Held);
     guard.release().await.expect("released");
     drop(taken(&keeper, "x").await);
 }
 
-/// A server that answers every command with one line; `None` for one that never answers.
+/// A server that gives every command the same answer; `None` for one that never answers.
 fn stub(answer: Option<&'static str>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -242,7 +242,7 @@ async fn a_server_that_never_answers_is_unavailable_in_bounded_time() {
     let error = connect_error(&stub(None)).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    // Nobody there at all.
+    // Nothing listens there.
     let error = connect_error(&format!("redis://127.0.0.1:{}", testkit::free_port())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
 }
@@ -294,9 +294,9 @@ fn a_keeper_outlives_the_runtimes_it_is_used_on() {
         assert_eq!(guard.phase(), Phase::Held);
         run().block_on(guard.release()).expect("released");
     }
-    // What those runtimes left open is closed.
+    // The connections of those runtimes are closed.
     testkit::eventually(testkit::SOON, "few connections are left", || {
-        // The keeper's own, its push connection, and the one that asks.
+        // The connection of the keeper's thread, its push connection, and the one that asks.
         server.cli(&["CLIENT", "LIST"]).lines().count() <= 3
     });
 }

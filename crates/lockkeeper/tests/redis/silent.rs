@@ -1,4 +1,4 @@
-//! The Redis stores when their connections go silent: noticed however short the caller's patience is.
+//! The Redis stores when their connections go silent. They notice it however short the caller's wait is.
 
 #[path = "../common/silent_connections.rs"]
 mod common;
@@ -13,7 +13,7 @@ async fn keeper(url: &str) -> Keeper {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_connection_is_replaced_whatever_the_caller_waits() {
+async fn a_silent_connection_is_replaced_however_short_the_callers_wait() {
     let server = RedisServer::new();
     for (wait, most) in [(Duration::from_secs(2), 3), (Duration::from_millis(400), 10)] {
         let gates = [Gate::new(server.port())];
@@ -32,14 +32,14 @@ async fn a_lease_that_was_handed_over_survives_a_silent_connection() {
     let waiting = tokio::spawn(async move { waiter.lock("job").acquire().await });
     let alive = || server.cli(&["HVALS", "lk:w:{job}"]);
     eventually(SOON, "it is in line", || !alive().is_empty());
-    // With its keep-alive the keeper's own connection is there, too.
+    // Its keep-alive opens the keeper's own connection.
     let first = alive();
     eventually(SOON, "it keeps its place", || alive() != first);
     gate.silence();
     guard.release().await.expect("released");
-    // Its messages still come.
+    // Pushed messages still come.
     let guard = waiting.await.expect("no panic").expect("granted");
-    // A place in line, and what is handed over to it, ends after ten seconds.
+    // A place in line ends after ten seconds, and so does a grant handed over to it.
     tokio::time::sleep(Duration::from_secs(12)).await;
     assert_eq!(guard.phase(), Phase::Held);
 }
@@ -52,6 +52,6 @@ async fn silent_nodes_of_redlock_are_connected_to_anew() {
     let gates: Vec<Gate> = servers.iter().map(|server| Gate::new(server.port())).collect();
     let places: Vec<String> = gates.iter().map(|gate| format!("127.0.0.1:{}", gate.port())).collect();
     let keeper = keeper(&format!("redlock://{}?timeout=5s", places.join(","))).await;
-    // Less than a node may take.
+    // Shorter than the node's timeout.
     works_again(&keeper, &gates, Duration::from_secs(2), 4).await;
 }

@@ -1,10 +1,10 @@
-//! TLS on every way to several servers: Sentinels and what they watch, a Cluster, the nodes of a majority.
+//! TLS to several servers: Sentinels and their primary, a Cluster, the nodes of a majority.
 
 use lockkeeper::{ErrorKind, Keeper};
 use std::time::Duration;
 use testkit::{Certificates, RedisCluster, RedisSentinel, RedisServer, SOON};
 
-/// Locks, waits and hands over through `place?query`; is refused without a certificate, and without TLS at all.
+/// Locks and hands over through `place?query`. Connecting without a certificate or without TLS must fail.
 async fn works_with_certificates_only(place: &str, query: &str, certificates: &Certificates, plain: &str) {
     let url = format!("{place}?{query}{}", certificates.query());
     let connect = || async { Keeper::builder().ttl(Duration::from_secs(10)).connect(&url).await.expect("connected") };

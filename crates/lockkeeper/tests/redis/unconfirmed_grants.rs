@@ -1,10 +1,10 @@
-//! Grants that too few replicas confirm: who holds afterwards, whatever was delayed on the way.
+//! Grants that too few replicas confirm: who holds afterwards, also when messages are delayed.
 
 use lockkeeper::{ErrorKind, Guard, Keeper, Phase};
 use std::time::Duration;
 use testkit::{Gate, RedisReplicas, SOON, eventually};
 
-/// A call has 4.75 s, of which the replicas get two: time enough to act in between.
+/// A call may take 4.75 s, and the replicas get two of them: time to act in between.
 const TTL: Duration = Duration::from_secs(15);
 
 const LAYOUTS: [&str; 3] = ["plain", "python-redis-lock", "redisson"];
@@ -19,7 +19,7 @@ fn key(layout: &str, name: &str) -> String {
     if layout == "python-redis-lock" { format!("lock:{name}") } else { name.to_owned() }
 }
 
-/// Asks until it is granted: an attempt that was held back fails, and what comes after it is a claim of its own.
+/// Asks until it is granted. An attempt that the gate held back fails; the next is a claim of its own.
 async fn taken(keeper: &Keeper, name: &str) -> Guard {
     for _ in 0..5 {
         if let Ok(guard) = keeper.lock(name).wait(SOON).acquire().await {
@@ -37,7 +37,7 @@ async fn what_follows_an_unconfirmed_grant_never_ends_a_later_one() {
         let first = keeper(gate.port(), layout, "&wait_replicas=1&wait_timeout=2s").await;
         let other = keeper(group.primary.port(), layout, "").await;
         let name = format!("job {layout}");
-        // The server knows all scripts: what arrives late is not refused for the lack of one.
+        // The server knows all scripts, so it refuses no late call for the lack of one.
         taken(&first, &name).await.release().await.expect("released");
         group.replicas[0].pause();
         let asking = tokio::spawn({
@@ -45,7 +45,7 @@ async fn what_follows_an_unconfirmed_grant_never_ends_a_later_one() {
             async move { taken(&first, &name).await }
         });
         eventually(SOON, "it waits for the replica", || group.primary.info("blocked_clients").unwrap() == "1");
-        // What is said after the replica's silence is delayed.
+        // The gate delays messages sent after the replica went silent.
         gate.hold();
         eventually(SOON, "something is held back", || gate.held() == 1);
         gate.pass();
@@ -54,7 +54,7 @@ async fn what_follows_an_unconfirmed_grant_never_ends_a_later_one() {
         let before = group.primary.calls("evalsha");
         gate.deliver();
         eventually(SOON, "it arrives", || group.primary.calls("evalsha") > before);
-        // Behind it on the server, which takes one command after the other.
+        // This comes after it on the server, which runs one command at a time.
         assert_eq!(group.primary.cli(&["EXISTS", &key(layout, &name)]), "1", "{layout}: still there");
         assert!(other.lock(&name).try_acquire().await.expect("answered").is_none(), "{layout}: still held");
         assert_eq!(guard.phase(), Phase::Held, "{layout}");
@@ -75,7 +75,7 @@ async fn a_waiter_whose_grant_stays_unconfirmed_leaves_the_lock_free() {
             let waiter = waiter.clone();
             async move { waiter.lock("job").wait(Duration::from_secs(6)).acquire().await.map(|_| ()) }
         });
-        // Nothing tells of a waiter without a line: it has asked once when its push connection watches the key.
+        // A waiter without a line leaves no entry. It has asked once its push connection watches the key.
         eventually(SOON, "it waits", || match layout {
             "redisson" => group.primary.info("tracking_total_keys").unwrap() != "0",
             _ => group.primary.cli(&["ZCARD", &format!("lk:q:{{{}}}", key(layout, "job"))]) == "1",

@@ -1,6 +1,8 @@
-//! Waiting on a real Redis: for long, and with messages that come late.
+//! Long waits on a real Redis, and waits whose messages are delayed.
 #![allow(clippy::print_stdout, reason = "what was seen is for people")]
 
+use lockkeeper::store::{Event, Sink, Store};
+use lockkeeper::stores::redis::RedisStore;
 use lockkeeper::{Guard, Keeper};
 use std::time::{Duration, Instant};
 use testkit::{Proxy, RedisServer, SOON, eventually};
@@ -10,7 +12,7 @@ async fn keeper(port: u16, ttl: Duration) -> Keeper {
     Keeper::builder().ttl(ttl).connect(format!("redis://127.0.0.1:{port}")).await.expect("connected")
 }
 
-/// Waiters whose places end after a second unless they are kept alive.
+/// Waits with places that end after a second unless the keeper renews them.
 async fn wait_long(time: Duration) {
     let server = RedisServer::new();
     let (holder, ttl) = (keeper(server.port(), Duration::from_secs(30)).await, Duration::from_secs(1));
@@ -25,7 +27,7 @@ async fn wait_long(time: Duration) {
     let (places, end) = (line(), Instant::now() + time);
     while Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(250)).await;
-        assert_eq!(line(), places, "nobody loses a place");
+        assert_eq!(line(), places, "every waiter keeps its place");
     }
     guard.check().expect("held all the time");
     let mut last: Guard = guard;
@@ -53,9 +55,9 @@ async fn a_wait_of_three_hundred_leases_keeps_its_place() {
 /// Which connections of a server are cut.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
-    /// Those that calls go through, where grants are told too.
+    /// The connections of calls, on which grants come too.
     Shared,
-    /// The keeper's own for events, the only one that tracks keys.
+    /// The push connection, the only one that tracks keys.
     Push,
     Both,
 }
@@ -66,6 +68,10 @@ fn field<'a>(client: &'a str, name: &str) -> &'a str {
 
 fn flags(client: &str) -> &str {
     field(client, "flags=")
+}
+
+fn push_connections(server: &RedisServer) -> usize {
+    server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]).lines().filter(|line| flags(line).contains('t')).count()
 }
 
 fn cut(server: &RedisServer, which: Cut) -> usize {
@@ -90,10 +96,7 @@ async fn a_waiter_whose_connections_are_cut_is_served_long_before_its_keep_alive
         let waiting = tokio::spawn(async move { waiter.lock("job").acquire().await });
         eventually(SOON, "it is in line", || server.cli(&["ZCARD", "lk:q:{job}"]) == "1");
         // Both have a push connection before one is cut.
-        eventually(SOON, "both listen", || {
-            server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]).lines().filter(|line| flags(line).contains('t')).count()
-                == 2
-        });
+        eventually(SOON, "both listen", || push_connections(&server) == 2);
         assert!(cut(&server, which) >= 2, "{which:?}");
         let released = Instant::now();
         guard.release().await.expect("released");
@@ -106,7 +109,26 @@ async fn a_waiter_whose_connections_are_cut_is_served_long_before_its_keep_alive
     }
 }
 
-/// When a guard was known to be believed: from the first to the last time its check passed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_store_tells_when_a_listening_connection_ends_and_is_back() {
+    let server = RedisServer::new();
+    let store = RedisStore::connect(&format!("redis://127.0.0.1:{}", server.port())).await.expect("connected");
+    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let tending = tokio::spawn(async move { store.tend(Sink::new(move |event| drop(sender.send(event)))).await });
+    eventually(SOON, "the push connection is up", || push_connections(&server) == 1);
+    let mut next = async || tokio::time::timeout(SOON, told.recv()).await.expect("told in time");
+    for _ in 0..2 {
+        assert_eq!(cut(&server, Cut::Push), 1);
+        assert_eq!(next().await, Some(Event::Disconnected));
+        assert_eq!(next().await, Some(Event::Reconnected));
+    }
+    // The connection that calls share is opened again by the next call, which needs no event.
+    assert_eq!(cut(&server, Cut::Shared), 1);
+    assert_eq!(next().await, Some(Event::Disconnected));
+    tending.abort();
+}
+
+/// The time in which a guard's check passed: from the first to the last success.
 #[derive(Debug)]
 struct Belief {
     token: u64,
@@ -114,18 +136,18 @@ struct Belief {
     last: Instant,
 }
 
-/// Takes the lock until `end`, noting what it believes.
+/// Takes the lock again and again until `end`, and notes when each guard's check passed.
 async fn believe(keeper: Keeper, end: Instant) -> Vec<Belief> {
     let mut beliefs = Vec::new();
     while Instant::now() < end {
-        // A slow way to the server is an outage now and then.
+        // On a slow network a call fails now and then.
         let Ok(guard) = keeper.lock("job").wait(Duration::from_secs(5)).acquire().await else { continue };
         // Mostly short; now and then long enough to need renewals.
         let most = if fastrand::u8(0..5) == 0 { 900 } else { 100 };
         let leaves = Instant::now() + Duration::from_millis(fastrand::u64(0..most));
         let mut belief: Option<Belief> = None;
         loop {
-            // Before the check: whoever passes it now has believed since it was granted.
+            // Taken before the check: a guard that passes it has held since its grant.
             let now = Instant::now();
             if guard.check().is_err() || now > leaves {
                 break;
@@ -140,7 +162,7 @@ async fn believe(keeper: Keeper, end: Instant) -> Vec<Belief> {
     beliefs
 }
 
-/// Messages held back for 0.9 of a lease, and everything else for `delay`.
+/// The gate delays pushed messages by 0.9 of a lease, and everything else by `delay`.
 async fn late_pushes(delay: Duration) {
     let ttl = Duration::from_secs(2);
     let server = RedisServer::new();
@@ -159,7 +181,7 @@ async fn late_pushes(delay: Duration) {
     let overlaps = beliefs.windows(2).filter(|pair| pair[1].first <= pair[0].last).count();
     println!("grants believed in: {counts:?}; {} messages held back; {overlaps} overlaps", proxy.held());
     assert_eq!(overlaps, 0, "in {} grants", beliefs.len());
-    // Otherwise it shows nothing.
+    // Without these, the case shows nothing.
     assert!(beliefs.len() >= 10 && counts[1] + counts[3] >= 1 && proxy.held() >= 5, "{counts:?} {}", proxy.held());
 }
 

@@ -5,7 +5,7 @@ use super::error::unreachable;
 use super::gathered::Dial;
 use super::options::Options;
 use crate::error::{Error, Result};
-use crate::stores::shared::lines::{self, Lines, Place};
+use crate::stores::shared::connections::{self, Connections, Place};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) struct Links {
     options: Options,
-    lines: Lines<Line>,
+    lines: Connections<Line>,
     /// Which member is asked.
     member: AtomicUsize,
     next_login: AtomicU64,
@@ -41,7 +41,7 @@ pub(super) struct Line {
     place: Place<Line>,
 }
 
-impl lines::Line for Line {
+impl connections::Connection for Line {
     /// There is one for each runtime.
     type Key = ();
 
@@ -56,7 +56,7 @@ impl Links {
             // Keepers of one URL begin with different members, so that none has all of them.
             member: AtomicUsize::new(fastrand::usize(..options.members.len().max(1))),
             options,
-            lines: Lines::default(),
+            lines: Connections::default(),
             next_login: AtomicU64::new(1),
             login: Mutex::default(),
         }

@@ -4,7 +4,7 @@ use super::options::Options;
 use super::socket::{self, Opened};
 use super::statements::Statements;
 use crate::error::{Error, Result};
-use crate::stores::shared::lines::{self, Lines, Place};
+use crate::stores::shared::connections::{self, Connections, Place};
 use crate::stores::shared::server;
 use crate::stores::shared::silence::Silence;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) struct Links(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     options: Options,
-    lines: Lines<Line>,
+    lines: Connections<Line>,
     /// Which host answered last: asked first.
     host: AtomicUsize,
     /// A pooler that gives a server to each transaction is known to stand between.
@@ -38,7 +38,7 @@ pub(super) struct Line {
     place: Place<Line>,
 }
 
-impl lines::Line for Line {
+impl connections::Connection for Line {
     /// Which of a runtime's connections.
     type Key = u32;
 
@@ -54,7 +54,7 @@ impl lines::Line for Line {
 impl Links {
     pub(super) fn new(options: Options) -> Self {
         let pooled = AtomicBool::new(options.pooled == Some(true));
-        Self(Arc::new(Shared { options, lines: Lines::default(), host: AtomicUsize::new(0), pooled }))
+        Self(Arc::new(Shared { options, lines: Connections::default(), host: AtomicUsize::new(0), pooled }))
     }
 
     pub(super) fn options(&self) -> &Options {

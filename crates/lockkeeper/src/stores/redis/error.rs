@@ -1,10 +1,10 @@
-//! From the driver's errors to ours, in one place.
+//! The store's errors: the driver's errors translated, and replies that make no sense.
 
 use crate::error::{Error, ErrorKind};
 use crate::stores::shared::server;
 use redis::{RedisError, ServerErrorKind};
 
-/// What an error of the driver means; the sentence never holds a secret.
+/// Translates an error of the driver. The sentence never holds a secret.
 pub(in crate::stores) fn map_err(error: RedisError) -> Error {
     let detail = || error.detail().unwrap_or_default().to_owned();
     let mapped = match (error.kind(), code(&error)) {
@@ -24,12 +24,12 @@ pub(in crate::stores) fn map_err(error: RedisError) -> Error {
             Error::unavailable("the server refuses writes because it cannot save its data (MISCONF)")
         }
         (_, Some("OOM")) => Error::unavailable("the server is out of memory (maxmemory) and refuses writes"),
-        (_, Some("BUSY")) => Error::unavailable("the server is busy with somebody's script"),
+        (_, Some("BUSY")) => Error::unavailable("the server is busy with another client's script"),
         (_, Some("NOREPLICAS")) => Error::unavailable("the server has too few replicas to accept writes (NOREPLICAS)"),
         (_, Some("MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK" | "UNBLOCKED")) => {
             Error::unavailable(format!("the server cannot answer now: {}", code(&error).unwrap_or_default()))
         }
-        (_, Some("WRONGTYPE")) => Error::new(ErrorKind::Foreign, "a key of this lock holds something else"),
+        (_, Some("WRONGTYPE")) => Error::new(ErrorKind::Foreign, "a key of this lock holds another type of value"),
         (redis::ErrorKind::InvalidClientConfig | redis::ErrorKind::RESP3NotSupported, _) => {
             Error::invalid_config(format!("the connection cannot be set up: {error}"))
         }
@@ -55,7 +55,7 @@ pub(in crate::stores) fn map_err(error: RedisError) -> Error {
     mapped.with_source(error).in_store("redis")
 }
 
-/// The same for a connection to `at` that could not be opened.
+/// Translates an error of opening a connection to `at`.
 pub(super) fn unreachable(error: RedisError, at: &str) -> Error {
     let mapped = match error.kind() {
         redis::ErrorKind::Io if error.is_connection_refusal() => server::nothing_listens(at),
@@ -70,7 +70,7 @@ fn is_tls(error: &RedisError) -> bool {
     error.to_string().to_lowercase().contains("certificate")
 }
 
-/// The code of an error; Redis 6.2 hides that of a command inside a script in the text.
+/// The code of an error. Redis 6.2 shows the code of a command inside a script only in the text.
 fn code(error: &RedisError) -> Option<&str> {
     const INSIDE: [&str; 7] = ["OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM", "WRONGTYPE", "MASTERDOWN"];
     let text = error.detail().unwrap_or_default();
@@ -83,11 +83,25 @@ fn code(error: &RedisError) -> Option<&str> {
     INSIDE.into_iter().find(|code| text.contains(&format!("-{code} "))).or(error.code())
 }
 
-/// Whether a connection that gave this answer should be replaced: it is broken, or its server is no primary any more.
+/// Whether to replace the connection that gave this answer: it is broken, or its server is no primary any more.
 pub(in crate::stores) fn is_fatal(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_connection_dropped()
         || error.is_timeout()
         || error.is_unrecoverable_error()
         || matches!(code(error), Some("READONLY" | "MASTERDOWN" | "NOAUTH" | "WRONGPASS" | "LOADING"))
+}
+
+/// A script's reply is not what the script can answer.
+pub(in crate::stores) fn unexpected_reply(what: &str) -> Error {
+    Error::new(ErrorKind::Unexpected, format!("a script answered {what}"))
+}
+
+pub(super) fn timed_out() -> Error {
+    Error::unavailable("the server did not answer in time").in_store("redis")
+}
+
+pub(super) fn out_of_tokens() -> Error {
+    let text = "the token counter of this lock has reached its end (2^53): another program wrote to its fence key";
+    Error::new(ErrorKind::Unexpected, text).in_store("redis")
 }

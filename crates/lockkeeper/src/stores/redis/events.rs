@@ -1,6 +1,8 @@
-//! The push connection of a keeper: grants handed over to its waiters, and changes of keys it waits for.
+//! Hints: grants handed over to waiters of this keeper, and changes of keys that it waits for. They come on the push
+//! connection of the keeper, and on the connections that calls go through.
 
-use super::connect::{self, Links};
+use super::RedisStore;
+use super::driver::connections::{self, Connections};
 use super::error::map_err;
 use super::keys::Keys;
 use super::layout;
@@ -8,120 +10,92 @@ use super::options::{Kind, Node, Options};
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
 use crate::name::LockName;
-use crate::store::{Event, Grant};
+use crate::store::{Event, Grant, Sink};
+use crate::stores::shared::timing::{ANSWER_LIMIT, MAX_PAUSE, back_off};
 use crate::token::{HolderId, Token};
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How often a silent connection is asked whether it still lives.
+/// How often the keeper asks a silent push connection whether it still lives.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
-/// How long a small question on the push connection may take.
-const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// The first pause before the push connection is opened again.
+const FIRST_PAUSE: Duration = Duration::from_millis(40);
 
-/// The longest pause before connecting again.
-const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// How many keys may be waiting to be watched.
+const WATCHES: usize = 1024;
 
-/// What `tend` reads.
+/// Where hints go, and how to ask for more of them.
 #[derive(Debug)]
-pub(super) struct Events {
-    keeper: Arc<str>,
-    link: Option<Push>,
-    failures: u32,
-    /// Names held by somebody who will not tell us, with a waiter of ours first in line.
-    watches: mpsc::Receiver<LockName>,
-    was_up: bool,
+pub(super) struct Hints {
+    pub(super) sink: Sink,
+    /// Names whose holder will tell this keeper nothing, with a waiter of ours first in line.
+    watch: mpsc::Sender<LockName>,
 }
 
-struct Push {
-    connection: MultiplexedConnection,
+impl RedisStore {
+    /// Makes the push connection watch the key of a lock.
+    pub(super) fn watch(&self, name: &LockName) {
+        // Not sent while the push connection is down: the waiter asks again once it is up.
+        let sent = self.connections.hints().is_some_and(|hints| hints.watch.try_send(name.clone()).is_ok());
+        if !sent {
+            self.missed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps the push connection open and tells its hints.
+    pub(super) async fn listen(&self, sink: Sink) {
+        let (watch, mut watches) = mpsc::channel(WATCHES);
+        self.connections.tell(Hints { sink: sink.clone(), watch });
+        let (mut failures, mut was_down) = (0, false);
+        loop {
+            let mut push = match PushConnection::open(&self.connections, &self.keeper).await {
+                Ok(push) => push,
+                Err(error) => {
+                    if failures == 0 {
+                        crate::log::say(
+                            move || tracing::warn!(%error, "no push connection to Redis: waiters look again by themselves"),
+                        );
+                    }
+                    tokio::time::sleep(back_off(FIRST_PAUSE, failures, MAX_PAUSE)).await;
+                    failures = failures.saturating_add(1);
+                    was_down = true;
+                    continue;
+                }
+            };
+            failures = 0;
+            if was_down || self.missed.load(Ordering::Relaxed) {
+                sink.tell(Event::Reconnected);
+            }
+            let error = push.serve(&self.connections, &mut watches, &sink).await;
+            crate::log::say(move || tracing::debug!(%error, "the push connection to Redis is down"));
+            sink.tell(Event::Disconnected);
+            was_down = true;
+        }
+    }
+}
+
+/// The connection on which the keeper listens to its channel and watches keys.
+struct PushConnection {
+    driver: MultiplexedConnection,
     messages: mpsc::UnboundedReceiver<PushInfo>,
     node: Node,
 }
 
-impl std::fmt::Debug for Push {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Push")
-    }
-}
-
-impl Events {
-    pub(super) fn new(keeper: Arc<str>, watches: mpsc::Receiver<LockName>) -> Self {
-        Self { keeper, link: None, failures: 0, watches, was_up: false }
-    }
-
-    /// The next event; `queued` says whether a claim of this keeper may be in line already.
-    pub(super) async fn next(&mut self, links: &Links, queued: &AtomicBool) -> Event {
-        loop {
-            let Some(push) = &mut self.link else {
-                if self.connect(links).await && (self.was_up || queued.load(Ordering::Relaxed)) {
-                    self.was_up = true;
-                    return Event::Reconnected;
-                }
-                continue;
-            };
-            self.was_up = true;
-            let happened = tokio::select! {
-                biased;
-                message = push.messages.recv() => match message {
-                    Some(message) if message.kind != PushKind::Disconnection => Ok(event(&message, links.options())),
-                    _ => Err(Error::unavailable("the push connection ended")),
-                },
-                Some(name) = self.watches.recv() => push.watch(name, links).await,
-                () = tokio::time::sleep(PING_EVERY) => push.check(links).await,
-            };
-            match happened {
-                Ok(Some(event)) => return event,
-                Ok(None) => {}
-                Err(error) => {
-                    crate::log::say(move || tracing::debug!(%error, "the push connection to Redis is down"));
-                    self.link = None;
-                }
-            }
-        }
-    }
-
-    /// Connects and subscribes, after a pause if the last try failed.
-    async fn connect(&mut self, links: &Links) -> bool {
-        if self.failures > 0 {
-            let pause = Duration::from_millis(20).saturating_mul(1 << self.failures.min(8)).min(MAX_PAUSE);
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-        }
-        match Push::open(links, &self.keeper).await {
-            Ok(push) => {
-                self.link = Some(push);
-                self.failures = 0;
-            }
-            Err(error) => {
-                if self.failures == 0 {
-                    crate::log::say(
-                        move || tracing::warn!(%error, "no push connection to Redis: waiters look again by themselves"),
-                    );
-                }
-                self.failures = self.failures.saturating_add(1);
-                self.was_up = true;
-            }
-        }
-        self.link.is_some()
-    }
-}
-
-impl Push {
-    async fn open(links: &Links, keeper: &str) -> Result<Self> {
+impl PushConnection {
+    async fn open(connections: &Connections, keeper: &str) -> Result<Self> {
         // Every server of a Cluster passes on what is published at any of them.
-        let node = links.node_of(keeper.as_bytes()).await?;
+        let node = connections.node_of(keeper.as_bytes()).await?;
         let (sender, messages) = mpsc::unbounded_channel();
-        let opened = connect::open(links.options(), &node, move |push| sender.send(push).map_err(|_| ())).await;
-        let connection = opened.inspect_err(|_| links.routes().doubt())?;
-        let mut push = Self { connection, messages, node };
-        let subscribing = push.connection.subscribe(channel(keeper));
-        let subscribed = tokio::time::timeout(ANSWER_LIMIT, subscribing).await;
-        subscribed.map_err(|_| Error::unavailable("the push connection does not answer"))?.map_err(map_err)?;
-        // Without it a foreign holder's release is noticed later, by asking.
+        let pushed = move |push| sender.send(push).map_err(|_| ());
+        let opened = connections::open(connections.options(), &node, pushed).await;
+        let mut driver = opened.inspect_err(|_| connections.routes().doubt())?;
+        in_time(driver.subscribe(channel(keeper))).await?;
+        let mut push = Self { driver, messages, node };
+        // Without tracking, a waiter notices the release of another program's lock later, by polling.
         let mut tracking = redis::cmd("CLIENT");
         tracking.arg("TRACKING").arg("ON").arg("OPTIN");
         if let Err(error) = push.ask(tracking).await {
@@ -130,39 +104,66 @@ impl Push {
         Ok(push)
     }
 
+    /// Tells hints until the connection fails; why it failed.
+    async fn serve(&mut self, connections: &Connections, watches: &mut mpsc::Receiver<LockName>, sink: &Sink) -> Error {
+        loop {
+            let hint = tokio::select! {
+                biased;
+                message = self.messages.recv() => match message {
+                    Some(message) if message.kind != PushKind::Disconnection => {
+                        Ok(event(&message, connections.options()))
+                    }
+                    _ => Err(Error::unavailable("the push connection ended")),
+                },
+                Some(name) = watches.recv() => self.watch(name, connections).await,
+                () = tokio::time::sleep(PING_EVERY) => self.check(connections).await,
+            };
+            match hint {
+                Ok(Some(event)) => sink.tell(event),
+                Ok(None) => {}
+                Err(error) => return error,
+            }
+        }
+    }
+
     async fn ask(&mut self, cmd: redis::Cmd) -> Result<Value> {
-        let asked = tokio::time::timeout(ANSWER_LIMIT, self.connection.send_packed_command(&cmd)).await;
-        asked.map_err(|_| Error::unavailable("the push connection does not answer"))?.map_err(map_err)
+        in_time(self.driver.send_packed_command(&cmd)).await
     }
 
     /// Whether the server still answers, and is still the one to listen to.
-    async fn check(&mut self, links: &Links) -> Result<Option<Event>> {
+    async fn check(&mut self, connections: &Connections) -> Result<Option<Event>> {
         self.ask(redis::cmd("PING")).await?;
-        match links.options().kind {
-            Kind::Sentinel(_) if links.node_of(b"").await? != self.node => {
+        match connections.options().kind {
+            Kind::Sentinel(_) if connections.node_of(b"").await? != self.node => {
                 Err(Error::unavailable("the primary has changed"))
             }
             _ => Ok(None),
         }
     }
 
-    /// Asks to be told when the key changes; if it is free by now, says so.
-    async fn watch(&mut self, name: LockName, links: &Links) -> Result<Option<Event>> {
-        let cluster = links.options().kind == Kind::Cluster;
-        let Ok(Keys { lock: key, .. }) = links.options().layout.keys(&name, cluster) else { return Ok(None) };
-        if cluster && links.node_of(&key).await? != self.node {
-            // Only the owner of a key tells of it; elsewhere the waiter looks by itself.
+    /// Asks the server to tell when the key changes. If the key is free by now, the waiter should ask.
+    async fn watch(&mut self, name: LockName, connections: &Connections) -> Result<Option<Event>> {
+        let options = connections.options();
+        let cluster = options.kind == Kind::Cluster;
+        let Ok(Keys { lock: key, .. }) = options.layout.keys(&name, cluster) else { return Ok(None) };
+        if cluster && connections.node_of(&key).await? != self.node {
+            // Only the owner of a key tells of it. For keys of other servers the waiter polls.
             return Ok(None);
         }
         let mut pipeline = redis::pipe();
         pipeline.cmd("CLIENT").arg("CACHING").arg("YES").cmd("EXISTS").arg(&key);
-        let asked = tokio::time::timeout(ANSWER_LIMIT, self.connection.send_packed_commands(&pipeline, 0, 2)).await;
-        let answers = asked.map_err(|_| Error::unavailable("the push connection does not answer"))?.map_err(map_err)?;
+        let answers = in_time(self.driver.send_packed_commands(&pipeline, 0, 2)).await?;
         Ok(matches!(answers.get(1), Some(Value::Int(0))).then_some(Event::Wake(name)))
     }
 }
 
-/// The channel that the scripts publish grants to, by the name a waiter gave.
+/// The answer to a question on the push connection, which counts as dead without one.
+async fn in_time<T>(asked: impl Future<Output = redis::RedisResult<T>>) -> Result<T> {
+    let answer = tokio::time::timeout(ANSWER_LIMIT, asked).await;
+    answer.map_err(|_| Error::unavailable("the push connection does not answer"))?.map_err(map_err)
+}
+
+/// The channel that scripts publish grants to, from the name in a waiter's entry.
 pub(super) fn channel(name: &str) -> String {
     format!("lk:k:{name}")
 }
@@ -174,12 +175,12 @@ pub(super) fn event(push: &PushInfo, options: &Options) -> Option<Event> {
         PushKind::Message => match push.data.get(1)? {
             Value::BulkString(text) => {
                 let (event, key) = granted(text)?;
-                // Replicas have not confirmed it yet: the waiter asks, and waits for them there.
+                // Replicas have not confirmed the grant yet: the waiter's own call waits for them.
                 if options.wait.is_some() { wake(key) } else { Some(event) }
             }
             _ => None,
         },
-        // One key at a time, since every watched key changes by itself.
+        // One key per message, since every watched key changes by itself.
         PushKind::Invalidate => match push.data.first()? {
             Value::Array(keys) => match keys.first()? {
                 Value::BulkString(key) => wake(key),

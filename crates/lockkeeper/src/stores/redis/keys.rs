@@ -1,18 +1,18 @@
-//! Names of keys, and the text of values: what is readable with `redis-cli`.
+//! Names of keys, and the text of values, readable with `redis-cli`.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 pub(in crate::stores) use crate::redis_slots::{SLOTS, companion};
 use crate::redis_slots::{crc16, tag};
 use crate::store::{HolderRecord, Mode, Note};
-use crate::token::Token;
-use crate::{HolderId, clock};
+use crate::token::{HolderId, Token};
+use crate::{clock, text};
 use std::time::Duration;
 
-/// Names that begin so are Lockkeeper's own.
+/// Names of Lockkeeper's own keys begin with this.
 const OURS: &[u8] = b"lk:";
 
-/// The keys of one lock that every step names; the others follow from the queue's.
+/// The keys of one lock that every step names; scripts derive the others from the queue's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::stores) struct Keys {
     pub(in crate::stores) lock: Vec<u8>,
@@ -33,13 +33,13 @@ impl Keys {
         Ok(Self::at(lock.to_vec()))
     }
 
-    /// Those of a lock at `lock`.
+    /// The keys of a lock at the key `lock`.
     pub(super) fn at(lock: Vec<u8>) -> Self {
         Self { fence: companion(b'f', &lock), queue: companion(b'q', &lock), lock }
     }
 
-    /// What a script is told; `all` adds those it could work out by itself. A Cluster that moves a slot key by key then
-    /// refuses the call instead of letting the script see half of a lock.
+    /// The keys that a call declares; `all` adds those that the script could derive. A Cluster that moves a slot key by
+    /// key then refuses the call: the script must not see half of a lock.
     pub(super) fn declared(self, all: bool, holder: Option<HolderId>) -> Vec<Vec<u8>> {
         let tail = self.queue[4..].to_vec();
         let mut keys = vec![self.lock, self.fence, self.queue];
@@ -51,7 +51,7 @@ impl Keys {
     }
 }
 
-/// The lock that a key of that letter belongs to: the way back from [`companion`].
+/// The lock that a companion key of this letter belongs to: the inverse of [`companion`].
 pub(super) fn companion_of(letter: u8, key: &[u8]) -> Option<&[u8]> {
     let rest = key.strip_prefix(&[b'l', b'k', b':', letter])?;
     let lock = match rest.split_first()? {
@@ -66,6 +66,24 @@ pub(super) fn companion_of(letter: u8, key: &[u8]) -> Option<&[u8]> {
 /// The Cluster slot of a key.
 pub(super) fn slot(key: &[u8]) -> u16 {
     crc16(tag(key).unwrap_or(key)) % SLOTS
+}
+
+/// The glob pattern of SCAN for keys that begin with `prefix`.
+pub(in crate::stores) fn scan_pattern(prefix: &[u8]) -> Vec<u8> {
+    let mut pattern = Vec::with_capacity(prefix.len() + 1);
+    for byte in prefix {
+        if b"*?[]\\^".contains(byte) {
+            pattern.push(b'\\');
+        }
+        pattern.push(*byte);
+    }
+    pattern.push(b'*');
+    pattern
+}
+
+/// Whole milliseconds, rounded up: the server must not end a lease before the keeper does.
+pub(in crate::stores) fn millis(duration: Duration) -> String {
+    duration.as_micros().div_ceil(1000).to_string()
 }
 
 /// `x`, `s` or `p` with its limit.
@@ -88,11 +106,11 @@ pub(super) fn parse_mode(text: &str) -> Option<Mode> {
 /// `host:pid:label`, all of it ASCII without spaces.
 pub(in crate::stores) fn note_text(note: &Note) -> String {
     let mut text = String::new();
-    encode(&note.host, &mut text);
+    push_text(&mut text, &note.host);
     text.push(':');
     text.push_str(&note.pid.to_string());
     text.push(':');
-    encode(&note.label, &mut text);
+    push_text(&mut text, &note.label);
     text
 }
 
@@ -102,33 +120,17 @@ pub(super) fn parse_note(text: &str) -> Option<Note> {
     Some(Note::new(decode(host)?, pid.parse().ok()?, decode(label)?))
 }
 
-fn encode(text: &str, into: &mut String) {
+fn push_text(into: &mut String, text: &str) {
     for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._/@+".contains(&byte) {
-            into.push(byte.into());
-        } else {
-            into.push_str(&format!("%{byte:02x}"));
-        }
+        text::push(into, byte, b'%', byte.is_ascii_alphanumeric() || b"-._/@+".contains(&byte));
     }
 }
 
 fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        rest = tail;
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &rest[2..];
-    }
-    String::from_utf8(bytes).ok()
+    String::from_utf8(text::decode(text.as_bytes(), b'%')?).ok()
 }
 
-/// A holder from `token:ttl:since:flag:note`; only the mode when the text is not ours.
+/// A holder from `token:ttl:since:flag:note`; only the mode when another program wrote the text.
 pub(in crate::stores) fn parse_holder(text: &str, mode: Mode, remaining: Option<Duration>) -> HolderRecord {
     let mut record = HolderRecord { remaining, ..HolderRecord::new(mode) };
     let mut fields = text.splitn(5, ':');
@@ -140,7 +142,7 @@ pub(in crate::stores) fn parse_holder(text: &str, mode: Mode, remaining: Option<
     record
 }
 
-/// What follows the holder's id in the value of an Exclusive lock; `None` for a foreign value.
+/// The text after the holder's id in the value of an Exclusive lock; `None` for another program's value.
 pub(in crate::stores) fn exclusive(value: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(value).ok()?.strip_prefix("lk1:")?;
     HolderId::from_hex(text.get(..32)?)?;
@@ -168,12 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn all_keys_of_a_lock_are_told_in_a_cluster() {
+    fn all_keys_of_a_lock_are_declared_in_a_cluster() {
         let keys = Keys::of(&LockName::new("a").unwrap()).unwrap();
-        let told = keys.clone().declared(true, Some(HolderId::from_u128(1)));
+        let declared = keys.clone().declared(true, Some(HolderId::from_u128(1)));
         let expected: Vec<Vec<u8>> = b"fqwrh".iter().map(|letter| companion(*letter, b"a")).collect();
-        assert_eq!(told[1..6], expected[..]);
-        assert_eq!(told[6], format!("lk:x:{{a}}:{:032x}", 1).into_bytes());
+        assert_eq!(declared[1..6], expected[..]);
+        assert_eq!(declared[6], format!("lk:x:{{a}}:{:032x}", 1).into_bytes());
         assert_eq!(keys.declared(false, None).len(), 3);
     }
 
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_survive_the_trip_as_ascii() {
+    fn notes_are_stored_as_ascii_and_read_back() {
         let note = Note::new("höst:1", 7, "a%b:c\n\u{1f512} ");
         let text = note_text(&note);
         assert!(text.is_ascii() && !text.contains(' '), "{text}");
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_values_are_told_from_ours() {
+    fn foreign_values_are_distinguished_from_ours() {
         let ours = format!("lk1:{:032x}:17:300:5:-:h:1:l", 3);
         let info = exclusive(ours.as_bytes()).unwrap();
         let record = parse_holder(info, Mode::Exclusive, None);

@@ -1,4 +1,4 @@
-//! What a store URL says: where, as whom, how.
+//! The options of a store URL: servers, login, TLS, layout, replicas.
 
 use super::layout::{self, Layout};
 use crate::duration;
@@ -38,11 +38,11 @@ pub(super) enum Kind {
     Single,
     /// Sentinels that know where the primary of this name is.
     Sentinel(String),
-    /// Some nodes of a Cluster.
+    /// Some servers of a Cluster.
     Cluster,
 }
 
-/// How a Redis store is reached. `Debug` shows no secret.
+/// How to reach the servers of a store. `Debug` shows no secret.
 #[derive(Clone)]
 pub(in crate::stores) struct Options {
     pub(super) kind: Kind,
@@ -54,7 +54,7 @@ pub(in crate::stores) struct Options {
     tls: Option<TlsCertificates>,
     /// How many replicas must confirm a grant, and within what time.
     pub(super) wait: Option<(u32, Duration)>,
-    /// How locks are kept.
+    /// How locks look in the server.
     pub(super) layout: &'static dyn Layout,
 }
 
@@ -86,7 +86,9 @@ impl Options {
         };
         let nodes: Vec<Node> = split.hosts.split(',').map(|host| parse_node(host, port)).collect::<Result<_>>()?;
         if kind == Kind::Single && nodes.len() > 1 {
-            return Err(bad("several servers are redis+sentinel:// or redis+cluster://"));
+            return Err(bad(
+                "a redis:// URL names one server; for several write redis+sentinel:// or redis+cluster://",
+            ));
         }
         let database = parse_database(path)?;
         if kind == Kind::Cluster && database != 0 {
@@ -120,7 +122,7 @@ impl Options {
                 "sentinel_password_file" => return Err(bad("sentinel_password_file belongs to redis+sentinel://")),
                 "wait_replicas" => {
                     let count: u32 = value.parse().ok().filter(|count| *count > 0).ok_or_else(|| {
-                        bad(format!("wait_replicas={}: it is a number from 1", escape(value.as_bytes())))
+                        bad(format!("wait_replicas={}: it must be a number from 1 on", escape(value.as_bytes())))
                     })?;
                     wait.0 = Some(count);
                 }
@@ -130,25 +132,25 @@ impl Options {
             }
         }
         if wait.0.is_none() && pairs.iter().any(|(key, _)| key == "wait_timeout") {
-            return Err(bad("wait_timeout means nothing without wait_replicas"));
+            return Err(bad("wait_timeout needs wait_replicas"));
         }
         options.wait = wait.0.map(|count| (count, wait.1));
         options.tls = certificates(tls, scheme.starts_with("rediss"))?;
         Ok(options)
     }
 
-    /// Where its servers are, for errors.
+    /// The addresses of the servers, for errors.
     pub(in crate::stores) fn servers(&self) -> String {
         server::list(self.nodes.iter().map(|(host, port)| (&**host, *port)))
     }
 
-    /// The same for the Sentinels themselves, which have a login of their own and no databases.
+    /// The options for connections to the Sentinels: a login of their own, no database.
     pub(super) fn for_sentinels(&self) -> Self {
         let password = self.sentinel_password.clone();
         Self { kind: Kind::Single, user: None, password, database: 0, wait: None, ..self.clone() }
     }
 
-    /// How to connect to `node`. Push messages need RESP3.
+    /// The driver's settings for `node`. Push messages need RESP3.
     fn info(&self, node: &Node) -> Result<ConnectionInfo> {
         let mut redis = RedisConnectionInfo::default()
             .set_db(self.database)
@@ -165,7 +167,7 @@ impl Options {
             None => ConnectionAddr::Tcp(host, port),
             Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
         };
-        // The driver leaves Nagle's algorithm on; a lock's small messages must not wait.
+        // The driver leaves Nagle's algorithm on, which would delay small messages.
         let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE.0).with_interval(KEEP_ALIVE.1);
         let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keep_alive);
         #[cfg(target_os = "linux")]
@@ -180,7 +182,7 @@ impl Options {
         match &self.tls {
             None => redis::Client::open(info),
             Some(certificates) => {
-                // Somebody else's choice of a provider, made earlier, is as good.
+                // Fails when the program has chosen a provider already, which serves as well.
                 let _ = rustls::crypto::ring::default_provider().install_default();
                 redis::Client::build_with_tls(info, certificates.clone())
             }

@@ -1,5 +1,5 @@
-//! Which attempt of a claim is the newest. Attempts of one claim go over different connections and may be under way
-//! together, so nodes and this store tell them apart by number.
+//! Which attempt of a claim is the newest. Attempts of one claim use different connections and may be under way together.
+//! Nodes and this store tell them apart by number.
 
 use crate::store::Claim;
 use crate::token::HolderId;
@@ -24,8 +24,8 @@ struct Newest {
 }
 
 impl Table {
-    /// Above all before it, and not below the stamps of the claims: what another instance of the store numbers later is
-    /// higher too.
+    /// Above all numbers before it, and not below the claims' stamps. So a later number of another instance of the store
+    /// is higher, too.
     fn number(&mut self, claims: &[Claim]) -> u64 {
         let stamp = claims.iter().map(|claim| claim.stamp.as_micros()).max().unwrap_or_default();
         self.last = self.last.saturating_add(1).max(stamp);
@@ -111,7 +111,7 @@ mod tests {
         drop(newer);
         assert!(!older.is_newest(&first[0]) && beside.is_newest(&other[0]));
         drop((older, beside));
-        assert!(attempts.lock().newest.is_empty(), "nothing is kept of what is over");
+        assert!(attempts.lock().newest.is_empty(), "the table forgets attempts that are over");
         assert!(attempts.begin(&first).is_newest(&first[0]));
     }
 

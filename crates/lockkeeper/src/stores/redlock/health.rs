@@ -1,5 +1,5 @@
-//! How a node has been answering: a breaker that keeps a silent node from being asked all the time. It orders and bounds
-//! the asking and nothing else; a node that is not asked is a node that did not answer.
+//! How a node has been answering: a breaker limits how often a silent node is asked. It changes no outcome: a node that is
+//! not asked counts as one that did not answer.
 
 use crate::metrics::NodeMetrics;
 use std::sync::{Mutex, PoisonError};
@@ -14,11 +14,11 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breaker {
-    /// The node answers; so many failures since it last did.
+    /// The node answers. The number counts failures since its last answer.
     Closed(u32),
-    /// Not asked until then; so many failures so far.
+    /// The node is not asked until then. The number counts failures so far.
     Open(Instant, u32),
-    /// One question is under way to see whether it is back; another may go out from then on.
+    /// One question is under way to see whether the node is back. Another may go out at that time.
     Probing(Instant, u32),
 }
 
@@ -35,11 +35,11 @@ impl Breaker {
         }
     }
 
-    /// It did not answer. `jitter` from 0 to 1 keeps keepers from trying all at once.
+    /// The node did not answer. `jitter`, from 0 to 1, keeps keepers from trying all at once.
     pub(super) fn failed(&mut self, now: Instant, jitter: f64) {
         let failures = match *self {
             Self::Closed(failures) | Self::Probing(_, failures) => failures + 1,
-            // A question from before the pause says nothing new.
+            // The question was sent before the pause: it says nothing new.
             Self::Open(..) => return,
         };
         *self = if failures < PATIENCE {
@@ -107,7 +107,7 @@ mod tests {
     fn a_silent_node_is_asked_ever_more_rarely_and_one_question_at_a_time() {
         let (mut breaker, limit, start) = (Breaker::Closed(0), Duration::from_millis(50), Instant::now());
         breaker.failed(start, 1.0);
-        assert!(breaker.admits(start, limit), "one failure is no habit");
+        assert!(breaker.admits(start, limit), "one failure does not open it");
         breaker.failed(start, 1.0);
         assert!(!breaker.admits(start, limit));
         breaker.failed(start, 1.0);

@@ -1,19 +1,18 @@
-//! One claim on its way through a round, and the commands and answers of nodes.
+//! One claim on its way through a round: its commands, and what the nodes' answers mean.
 
-use super::node::is_silence;
-use super::people;
+use super::ask::is_silence;
+use super::operators::{NodeView, held};
 use super::scripts::{ACQUIRE, CONFIRM, RELEASE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::quorum::{Ballot, Verdict, Vote, quorum};
 use crate::name::LockName;
 use crate::store::{Attempt, Claim, Grant, Mode};
-use crate::stores::redis::keys::{Keys, companion, note_text};
+use crate::stores::redis::driver::script::{Call, Reply};
+use crate::stores::redis::keys::{Keys, companion, millis, note_text};
+use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::token::{HolderId, Token};
 use redis::{Cmd, Value};
 use std::time::Duration;
-
-/// How long a tombstone outlives the TTL of its claim.
-pub(super) const TOMB_EXTRA: Duration = Duration::from_secs(60);
 
 /// One claim on its way through a round.
 pub(super) struct Race<'a> {
@@ -24,7 +23,8 @@ pub(super) struct Race<'a> {
     ballot: Ballot,
     /// The lease that each node which granted has promised.
     leases: Vec<Duration>,
-    held: Vec<people::Sight>,
+    /// What each node that refused has shown.
+    views: Vec<NodeView>,
     error: Option<Error>,
     pub(super) answer: Option<Result<Attempt>>,
 }
@@ -41,7 +41,7 @@ impl<'a> Race<'a> {
             attempt,
             ballot: Ballot::new(nodes, quorum(nodes)),
             leases: vec![claim.ttl; nodes],
-            held: vec![people::Sight::Unknown; nodes],
+            views: vec![NodeView::Unknown; nodes],
             error: None,
             answer: refusal,
         }
@@ -50,31 +50,26 @@ impl<'a> Race<'a> {
     pub(super) fn acquire_command(&self, proposal: &str, displaced: Option<HolderId>) -> Cmd {
         let Some(keys) = &self.keys else { return redis::cmd("PING") };
         let (holder, displaced) = (self.claim.holder.to_hex(), displaced.map(HolderId::to_hex).unwrap_or_default());
-        let tombs = [tomb(&self.claim.name, &holder), tomb(&self.claim.name, &displaced)];
-        let (ttl, life) = (millis(self.claim.ttl), millis(self.claim.ttl + TOMB_EXTRA));
-        ACQUIRE.call(
-            &[&keys.lock, &keys.fence, &tombs[0], &tombs[1]],
-            &[
-                holder.as_bytes(),
-                proposal.as_bytes(),
-                ttl.as_bytes(),
-                self.attempt.to_string().as_bytes(),
-                note_text(&self.claim.note).as_bytes(),
-                displaced.as_bytes(),
-                life.as_bytes(),
-            ],
-        )
+        let tombstones = [tombstone(&self.claim.name, &holder), tombstone(&self.claim.name, &displaced)];
+        Call::new([&keys.lock, &keys.fence, &tombstones[0], &tombstones[1]])
+            .arg(holder)
+            .arg(proposal)
+            .arg(millis(self.claim.ttl))
+            .arg(self.attempt.to_string())
+            .arg(note_text(&self.claim.note))
+            .arg(displaced)
+            .arg(millis(self.claim.ttl + TOMBSTONE_EXTRA))
+            .command(&ACQUIRE)
     }
 
     pub(super) fn confirm_command(&self, token: u64) -> Cmd {
         let Some(keys) = &self.keys else { return redis::cmd("PING") };
-        let holder = self.claim.holder.to_hex();
-        CONFIRM.call(&[&keys.lock, &keys.fence], &[holder.as_bytes(), token.to_string().as_bytes()])
+        Call::new([&keys.lock, &keys.fence]).arg(self.claim.holder.to_hex()).arg(token.to_string()).command(&CONFIRM)
     }
 
-    /// Takes a node's answer; what is to be confirmed where.
+    /// Takes a node's answer. Returns a token to confirm, and the nodes that have to confirm it.
     pub(super) fn heard(&mut self, node: usize, confirms: bool, answer: Result<Value>) -> Option<(u64, Vec<usize>)> {
-        let vote = match answer.and_then(fields).and_then(|(code, rest)| self.read(node, code, &rest, confirms)) {
+        let vote = match answer.and_then(Reply::read).and_then(|reply| self.read(node, &reply, confirms)) {
             Ok(vote) => vote,
             Err(error) => {
                 self.error = worse(self.error.take(), error);
@@ -84,22 +79,25 @@ impl<'a> Race<'a> {
         self.vote(node, vote)
     }
 
-    fn read(&mut self, node: usize, code: i64, rest: &[Value], confirms: bool) -> Result<Vote> {
-        match code {
-            1 => Ok(Vote::New(number(rest.first())?)),
+    fn read(&mut self, node: usize, reply: &Reply, confirms: bool) -> Result<Vote> {
+        match reply.code()? {
+            1 => Ok(Vote::New(reply.number(1, "a token")?)),
             2 => {
-                let left = whole(rest.get(1))?;
+                let left: i64 = reply.number(2, "a lease")?;
                 self.leases[node] = u64::try_from(left).map_or(self.claim.ttl, Duration::from_millis);
-                Ok(Vote::Mine(number(rest.first())?))
+                Ok(Vote::Mine(reply.number(1, "a token")?))
             }
             0 => {
                 if !confirms {
-                    self.held[node] = people::Sight::read(rest.first(), rest.get(1));
+                    self.views[node] = NodeView::read(reply.0.get(1), reply.0.get(2));
                 }
                 Ok(Vote::Held)
             }
             3 => Ok(Vote::Cancelled),
-            _ => Err(Error::new(ErrorKind::Unexpected, "has no more tokens for this lock: its fence key was damaged")),
+            _ => Err(Error::new(
+                ErrorKind::Unexpected,
+                "has no more tokens for this lock: another program damaged its fence key",
+            )),
         }
     }
 
@@ -113,7 +111,7 @@ impl<'a> Race<'a> {
             Verdict::Granted(token) => Token::new(token)
                 .map(|token| Attempt::Granted(Grant { token, stamp: self.claim.stamp, lease: self.lease(token) })),
             Verdict::Cancelled => Ok(Attempt::Cancelled),
-            Verdict::Refused => Ok(Attempt::Held(people::held(&self.held))),
+            Verdict::Refused => Ok(Attempt::Held(held(&self.views))),
             Verdict::Unavailable => Err(too_few(self.leases.len(), self.error.take()).for_lock(&self.claim.name)),
         });
         None
@@ -126,7 +124,7 @@ impl<'a> Race<'a> {
         leases.map(|(_, lease)| *lease).min().unwrap_or_default()
     }
 
-    /// A newer attempt of the claim has begun, and may take back what this one counts on: only that one may be granted.
+    /// A newer attempt of the claim has begun and may undo votes of this one: only the newer may be granted.
     pub(super) fn give_way(&mut self) {
         if let Some(Ok(Attempt::Granted(_))) = self.answer {
             let error = Error::unavailable("a newer attempt of the same claim is under way").in_store("redlock");
@@ -134,7 +132,7 @@ impl<'a> Race<'a> {
         }
     }
 
-    /// What is to be taken back, now that the round is over.
+    /// What to take back, now that the round is over.
     pub(super) fn undo(&self) -> Option<(&Claim, &Keys, Scope)> {
         let scope = match &self.answer {
             Some(Ok(Attempt::Granted(_))) => return None,
@@ -160,7 +158,7 @@ fn check_mode(mode: Mode) -> Result<()> {
 pub(super) fn too_few(nodes: usize, last: Option<Error>) -> Error {
     let text = format!("fewer than {} of {nodes} nodes answered", quorum(nodes));
     match last {
-        // What somebody has to fix is said as it is; an outage is an outage.
+        // An error that an operator has to fix is shown as it is.
         Some(error) if !is_silence(&error) => error,
         Some(error) => {
             let text = format!("{text}: {}", error.message());
@@ -170,12 +168,12 @@ pub(super) fn too_few(nodes: usize, last: Option<Error>) -> Error {
     }
 }
 
-/// Of two errors the one that an operator has to act on; else every node that gave no answer.
+/// Of two errors the one that an operator has to act on; else both, so that every silent node is named.
 pub(super) fn worse(before: Option<Error>, now: Error) -> Option<Error> {
     Some(now.after(before))
 }
 
-pub(super) fn tomb(name: &LockName, holder: &str) -> Vec<u8> {
+pub(super) fn tombstone(name: &LockName, holder: &str) -> Vec<u8> {
     let mut key = companion(b'x', name.as_bytes());
     key.push(b':');
     key.extend_from_slice(holder.as_bytes());
@@ -185,11 +183,11 @@ pub(super) fn tomb(name: &LockName, holder: &str) -> Vec<u8> {
 /// What a release takes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// All that the claim has: it has ended.
+    /// Everything of the claim, which has ended.
     Claim,
-    /// What this attempt or an older one has: the claim is known to hold nothing that counts.
+    /// What this attempt or an older one has: the claim certainly does not hold the lock.
     UpTo(u64),
-    /// What exactly this attempt took: what it found may belong to a grant.
+    /// Only what exactly this attempt took: what it found may belong to a grant.
     Taken(u64),
 }
 
@@ -200,39 +198,8 @@ pub(super) fn release_command(claim: &Claim, keys: &Keys, life: Duration, scope:
         Scope::UpTo(attempt) => (attempt.to_string(), "<"),
         Scope::Taken(attempt) => (attempt.to_string(), "="),
     };
-    RELEASE.call(
-        &[&keys.lock, &tomb(&claim.name, &holder)],
-        &[holder.as_bytes(), millis(life).as_bytes(), attempt.as_bytes(), which.as_bytes()],
-    )
-}
-
-pub(super) fn millis(d: Duration) -> String {
-    d.as_millis().to_string()
-}
-
-/// A script's answer: its code, and the rest.
-pub(super) fn fields(value: Value) -> Result<(i64, Vec<Value>)> {
-    let Value::Array(mut fields) = value else { return Err(odd("no list")) };
-    let Some(Value::Int(code)) = fields.first() else { return Err(odd("no code")) };
-    let code = *code;
-    fields.remove(0);
-    Ok((code, fields))
-}
-
-pub(super) fn number(value: Option<&Value>) -> Result<u64> {
-    match value {
-        Some(Value::BulkString(text)) => std::str::from_utf8(text).ok().and_then(|t| t.parse().ok()),
-        _ => None,
-    }
-    .ok_or_else(|| odd("a token that is no number"))
-}
-
-pub(super) fn whole(value: Option<&Value>) -> Result<i64> {
-    if let Some(Value::Int(number)) = value { Ok(*number) } else { Err(odd("a lease that is no number")) }
-}
-
-pub(super) fn odd(what: &str) -> Error {
-    Error::new(ErrorKind::Unexpected, format!("answered {what}")).in_store("redlock")
+    let call = Call::new([keys.lock.as_slice(), &tombstone(&claim.name, &holder)]);
+    call.arg(holder).arg(millis(life)).arg(attempt).arg(which).command(&RELEASE)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub(super) mod address;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(super) mod connecting;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
-pub(super) mod lines;
+pub(super) mod connections;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(super) mod server;
 #[cfg(any(feature = "mysql", feature = "postgres"))]

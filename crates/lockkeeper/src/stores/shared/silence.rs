@@ -1,16 +1,16 @@
-//! When a connection that does not answer is given up: judged by the time that calls on it really had, however little of it
-//! each caller had to spare. The system notices a peer that vanished only after many seconds, or minutes.
+//! When a connection that does not answer is given up. The time that calls on it went unanswered is added up, because each
+//! caller may wait only briefly. The operating system notices a vanished peer only after many seconds, or minutes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a connection may leave calls unanswered: many round trips of the slowest network, and less than most callers
-/// wait for a lock.
+/// How long a connection may leave calls unanswered: many round trips of the slowest network, and shorter than most
+/// callers wait for a lock.
 pub(in crate::stores) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// When the system first asks a peer of a quiet connection whether it is still there, and how often then: a connection
-/// without a call is known to be dead before the next call needs it, most of the time.
+/// After how long the system first probes the peer of a quiet connection, and the interval of later probes. Most dead
+/// connections are then known before a call needs them.
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(in crate::stores) const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(5));
 
@@ -18,44 +18,43 @@ pub(in crate::stores) const KEEP_ALIVE: (Duration, Duration) = (Duration::from_s
 #[cfg(all(target_os = "linux", any(feature = "postgres", feature = "redis")))]
 pub(in crate::stores) const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
-/// What is known of one connection.
+/// How long one connection has been silent.
 #[derive(Debug, Default)]
 pub(in crate::stores) struct Silence {
-    /// How often something was heard.
+    /// How many messages came from the server.
     heard: AtomicU64,
     quiet: Mutex<Quiet>,
 }
 
-/// Time that calls have spent without an answer, one after the other or together, since something was last heard.
+/// The time in which at least one call waited without an answer, since the last message from the server.
 #[derive(Debug, Default)]
 struct Quiet {
     heard: u64,
     time: Duration,
-    /// Everything before is counted.
+    /// The time before this instant is counted already.
     until: Option<Instant>,
 }
 
 impl Silence {
-    /// Something came from the server.
+    /// A message came from the server.
     pub(in crate::stores) fn heard(&self) {
         self.heard.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A call begins. If it is dropped without an answer, and the connection has been silent for `patience` by then,
-    /// `give_up` is called.
+    /// A call begins. If it is dropped without an answer after the connection was silent for `patience`, `give_up` runs.
     pub(in crate::stores) fn ask<F: FnMut()>(&self, patience: Duration, give_up: F) -> Asking<'_, F> {
         let heard = self.heard.load(Ordering::Relaxed);
         Asking { silence: self, began: Instant::now(), heard, patience, give_up, over: false }
     }
 
-    /// A call that began then has ended without an answer: for how long calls have had none.
+    /// Counts a call that began at `began` and ended without an answer; returns the silent time so far.
     fn unanswered(&self, began: Instant, heard: u64, now: Instant) -> Duration {
         let mut quiet = self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
         let latest = self.heard.load(Ordering::Relaxed);
         if quiet.heard != latest {
             *quiet = Quiet { heard: latest, ..Quiet::default() };
         }
-        // Since something was heard during the call, who knows for how long?
+        // A message that came during the call ended its silence at an unknown time: count none of it.
         if heard == latest {
             let from = quiet.until.map_or(began, |until| until.max(began));
             quiet.time += now.saturating_duration_since(from);
@@ -76,7 +75,7 @@ pub(in crate::stores) struct Asking<'a, F: FnMut()> {
 }
 
 impl<F: FnMut()> Asking<'_, F> {
-    /// It was answered.
+    /// The server answered the call.
     pub(in crate::stores) fn answered(mut self) {
         self.silence.heard();
         self.over = true;

@@ -1,22 +1,30 @@
-//! How a lock looks in the server, so that it excludes other libraries' locks of the same name: which keys, of what
-//! type, moved by which scripts. Everything else of the store is the same for all of them.
+//! How a lock looks in the server: which keys, of what type, changed by which scripts. A layout of another library makes
+//! its locks and ours exclude each other.
 //!
-//! All scripts of a layout take the arguments and give the answers that the plain ones do.
+//! The scripts of all layouts take the same arguments and give the same replies.
+//!
+//! The plain layout is the default: a string at the name itself, which `SET K v NX PX` of other clients excludes.
 
-mod plain;
 mod python_redis_lock;
 mod redisson;
 
-pub use plain::texts;
-
+use super::driver::script::{Script, scripts};
 use super::keys::Keys;
 use super::options::Kind;
-use super::script::Script;
 use crate::error::{Error, Result};
 use crate::name::{LockName, escape};
 use crate::store::{Mode, StoreInfo};
 use redis::{Cmd, Value};
 use std::fmt;
+
+scripts! { "../scripts/";
+    ACQUIRE = "acquire_fast" "plain" "common" "acquire";
+    RENEW = "renew_fast" "plain" "common" "renew";
+    RELEASE = "release_head" "release_fast" "plain" "common" "release";
+    BREAK = "plain" "common" "break";
+    INSPECT = "inspect";
+    RENEW_MANY = "renew_many";
+}
 
 /// What a script is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,17 +41,17 @@ pub(super) trait Layout: fmt::Debug + Send + Sync {
     /// Its name in a URL.
     fn word(&self) -> &'static str;
 
-    /// What is left of what the plain layout can do.
+    /// The properties of a store with this layout, from those of the plain one.
     fn declared(&self, plain: StoreInfo) -> StoreInfo {
         plain
     }
 
-    /// Refuses servers on which it cannot work.
+    /// Refuses servers on which the layout cannot work.
     fn check_servers(&self, _: &Kind) -> Result<()> {
         Ok(())
     }
 
-    /// Refuses a mode that it cannot keep.
+    /// Refuses a mode that the layout has no place for.
     fn check_mode(&self, _: Mode) -> Result<()> {
         Ok(())
     }
@@ -51,20 +59,20 @@ pub(super) trait Layout: fmt::Debug + Send + Sync {
     /// The keys of a lock; `cluster` when they must share a slot.
     fn keys(&self, name: &LockName, cluster: bool) -> Result<Keys>;
 
-    /// What every lock's key begins with.
+    /// The beginning of every lock's key.
     fn prefix(&self) -> &'static [u8] {
         b""
     }
 
     fn script(&self, step: Step) -> &'static Script;
 
-    /// The script that prolongs many Exclusive holders at once, where there is one.
+    /// The script that prolongs many Exclusive holders at once, if the layout has one.
     fn renew_many(&self) -> Option<&'static Script> {
         None
     }
 
-    /// Whether a refused claim has to watch the key, because nobody will send it anything; `ours` when the holder is one
-    /// of ours, `place` its place in line, 0 when it is not in line.
+    /// Whether a refused claim has to watch the key, because no client will send it a grant. `ours`: a Lockkeeper client
+    /// holds. `place`: the claim's place in line, 0 when it is not in line.
     fn must_watch(&self, ours: bool, place: u32) -> bool {
         place == 1 && !ours
     }
@@ -74,25 +82,58 @@ pub(super) trait Layout: fmt::Debug + Send + Sync {
         "string"
     }
 
-    /// What to ask of a key in a listing.
+    /// What a listing asks of a key.
     fn mark(&self, key: &[u8]) -> Cmd {
         let mut cmd = redis::cmd("GETRANGE");
         cmd.arg(key).arg(0).arg(2);
         cmd
     }
 
-    /// Whether the answer is that of a lock of ours.
+    /// Whether the answer shows that a Lockkeeper client holds the lock.
     fn is_ours(&self, mark: &Value) -> bool {
         matches!(mark, Value::BulkString(head) if head == b"lk1")
     }
 }
 
+#[derive(Debug)]
+struct Plain;
+
+impl Layout for Plain {
+    fn word(&self) -> &'static str {
+        "plain"
+    }
+
+    fn keys(&self, name: &LockName, _: bool) -> Result<Keys> {
+        Keys::of(name)
+    }
+
+    fn script(&self, step: Step) -> &'static Script {
+        match step {
+            Step::Acquire => &ACQUIRE,
+            Step::Renew => &RENEW,
+            Step::Release => &RELEASE,
+            Step::Break => &BREAK,
+            Step::Inspect => &INSPECT,
+        }
+    }
+
+    fn renew_many(&self) -> Option<&'static Script> {
+        Some(&RENEW_MANY)
+    }
+}
+
+/// The texts of the scripts for acquire, renew and release: benchmarks send them by hand.
+#[doc(hidden)]
+pub fn texts() -> [&'static str; 3] {
+    [ACQUIRE.text(), RENEW.text(), RELEASE.text()]
+}
+
 /// The layout of a store without the option.
-pub(super) const PLAIN: &dyn Layout = &plain::Plain;
+pub(super) const PLAIN: &dyn Layout = &Plain;
 
 const ALL: [&dyn Layout; 3] = [PLAIN, &redisson::Redisson, &python_redis_lock::PythonRedisLock];
 
-/// The layout of that name, if it works on such servers.
+/// The layout called `word`, if it works on such servers.
 pub(super) fn find(word: &str, kind: &Kind) -> Result<&'static dyn Layout> {
     let Some(layout) = ALL.into_iter().find(|layout| layout.word() == word) else {
         let known: Vec<_> = ALL.iter().map(|layout| layout.word()).collect();
@@ -134,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_in_a_sentence() {
+    fn layouts_and_names_that_cannot_work_are_refused() {
         let error = find("hash", &Kind::Single).unwrap_err();
         assert!(error.to_string().contains("known are plain, redisson, python-redis-lock"), "{error}");
         let error = find("python-redis-lock", &Kind::Cluster).unwrap_err();

@@ -1,14 +1,14 @@
 //! The locks of python-redis-lock: a string at `lock:NAME`, and the list `lock-signal:NAME` that its waiters sleep on.
 //!
-//! The plain layout at another key, whose scripts push an element whenever they leave the lock free. Our own waiters do
-//! not read the list: one element wakes one waiter, and one of ours that is cancelled would take it from theirs.
+//! It is the plain layout at another key. Its scripts push an element whenever they leave the lock free. Our own waiters do
+//! not read the list: one element wakes one waiter, and a cancelled waiter of ours would take it from one of theirs.
 
-use super::super::keys::Keys;
-use super::super::options::Kind;
-use super::super::script::{Script, scripts};
-use super::{Layout, Step, plain};
+use super::{INSPECT, Layout, RENEW_MANY, Step};
 use crate::error::{Error, Result};
 use crate::name::LockName;
+use crate::stores::redis::driver::script::{Script, scripts};
+use crate::stores::redis::keys::Keys;
+use crate::stores::redis::options::Kind;
 
 scripts! { "../scripts/";
     ACQUIRE = "acquire_fast" "python_redis_lock" "common" "acquire";
@@ -48,11 +48,11 @@ impl Layout for PythonRedisLock {
             Step::Renew => &RENEW,
             Step::Release => &RELEASE,
             Step::Break => &BREAK,
-            Step::Inspect => plain::inspect(),
+            Step::Inspect => &INSPECT,
         }
     }
 
     fn renew_many(&self) -> Option<&'static Script> {
-        Some(plain::renew_many())
+        Some(&RENEW_MANY)
     }
 }

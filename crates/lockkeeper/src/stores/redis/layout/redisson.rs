@@ -1,22 +1,22 @@
 //! The locks of Redisson: a hash at the name with one field per holder, `CLIENT:THREAD`, and a TTL.
 //!
-//! - `K`: our field is the holder's id, written as a client's UUID, and thread 0, which no JVM has: it is nobody's
-//!   re-entrance. A second field, `mode` = `write`, keeps `RReadWriteLock` out as well, which takes a hash without it for
-//!   free.
-//! - `redisson_lock_token:{K}`: the counter of `RFencedLock`, raised to `max(last + 1, TIME in µs)`; theirs goes on from
-//!   there. It has no TTL, because theirs would begin at 1 again.
-//! - `lk:h:{K}`: who of ours holds; `lk:x:{K}:HOLDER` tombstones, as in the plain layout.
+//! - `K`: our field is the holder's id, written as a client's UUID, and thread 0. No JVM has a thread 0, so no client takes
+//!   it for its own re-entrance. A second field, `mode` = `write`, keeps `RReadWriteLock` out: without it, that lock takes
+//!   the hash for free.
+//! - `redisson_lock_token:{K}`: the counter of `RFencedLock`, raised to `max(last + 1, TIME in µs)`. Redisson counts on
+//!   from there. It has no TTL: after one, Redisson would begin at 1 again.
+//! - `lk:h:{K}`: which Lockkeeper client holds; `lk:x:{K}:HOLDER` tombstones, as in the plain layout.
 //!
-//! No line: one that hands over would keep Redisson's waiters out for as long as ours come. All wait alike: whoever
-//! comes first after a release has it. A free lock is published where Redisson's waiters listen. Ours watch the key,
-//! which also tells of holders who publish elsewhere (fair, read-write and spin locks).
+//! There is no line of waiters: a line that hands over would keep Redisson's waiters out for as long as ours come. The
+//! first client that asks after a release gets the lock. A free lock is published where Redisson's waiters listen. Our
+//! waiters watch the key, which also tells of holders that publish elsewhere (fair, read-write and spin locks).
 
-use super::super::keys::{Keys, slot};
-use super::super::script::{Script, scripts};
 use super::{Layout, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::store::{Mode, StoreInfo};
+use crate::stores::redis::driver::script::{Script, scripts};
+use crate::stores::redis::keys::{Keys, companion, slot};
 use redis::{Cmd, Value};
 
 scripts! { "../scripts/redisson/";
@@ -76,7 +76,7 @@ impl Layout for Redisson {
 
     fn mark(&self, key: &[u8]) -> Cmd {
         let mut cmd = redis::cmd("EXISTS");
-        cmd.arg(super::super::keys::companion(b'h', key));
+        cmd.arg(companion(b'h', key));
         cmd
     }
 
@@ -85,7 +85,7 @@ impl Layout for Redisson {
     }
 }
 
-/// How Redisson names what belongs to a lock.
+/// The key that Redisson derives from a lock's name.
 fn prefixed(prefix: &[u8], name: &[u8]) -> Vec<u8> {
     if name.contains(&b'{') { [prefix, b":", name].concat() } else { [prefix, b":{", name, b"}"].concat() }
 }

@@ -4,16 +4,16 @@ if not advance() then return {5} end
 if redis.call('EXISTS', tomb(me)) == 1 then settle() return {2} end
 local token, was, since, flag, note = grant(me)
 if token then
-  -- Also when nothing changes: a replica that has seen this write has seen the grant.
+  -- Written even if nothing changes: a replica that has seen this write has seen the grant.
   note_grant(me, token, was, since, '-', note)
-  -- No longer than it was set to: a clock that stepped back makes more of it.
+  -- At most the TTL: a clock that stepped back shows a longer lease.
   return {1, token, num(math.min(left_of(me), was))}
 end
 if string.sub(mode, 1, 1) == 'p' then
   local used = kind == 'many' and string.match(many, '^p(%d+)')
   if not used then
     used = redis.call('HGET', W, '#l')
-    -- Waiters that set it may have died behind a living head, where no step has looked.
+    -- The waiters that set this limit may have died behind a living head, where no step looks.
     if used and 'p' .. used ~= mode then
       sweep()
       used = redis.call('HGET', W, '#l')

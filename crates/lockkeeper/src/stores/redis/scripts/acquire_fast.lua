@@ -1,6 +1,7 @@
--- Takes a lock if it is free. KEYS: lock, fence, queue. ARGV: holder, mode, ttl ms, queue 0|1, waiter life ms, stamp µs,
--- keeper, note. The common cases first, both Exclusive: nobody there, nobody waiting, no tombstone; and to the end of the
--- line behind an Exclusive holder of ours.
+-- Takes a lock if it is free, or puts the claim into the line. KEYS: lock, fence, queue.
+-- ARGV: holder, mode, ttl ms, queue 0|1, waiter life ms, stamp µs, channel, note.
+-- The two common cases of an Exclusive claim come first: no holder, waiter or tombstone; and a new waiter behind an
+-- Exclusive holder of ours.
 if ARGV[2] == 'x' then
   local tail = string.sub(KEYS[3], 5)
   local tomb = 'lk:x' .. tail .. ':' .. ARGV[1]
@@ -24,10 +25,10 @@ if ARGV[2] == 'x' then
       and redis.call('EXISTS', tomb) == 0 then
     local ttl = string.match(value, '^:%d+:(%d+):%d+:[h-]:', 37)
     local left = ttl and redis.call('PTTL', KEYS[1]) or -1
-    -- A lease that needs clamping is left to the careful way.
+    -- A lease that needs clamping is left to the general case below.
     if left >= 0 and left <= tonumber(ttl) then
       local last = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')
-      -- None added: it is in line already.
+      -- ZADD adds nothing when the claim is in line already.
       if redis.call('ZADD', KEYS[3], 'NX', (last[2] or 0) + 1, ARGV[1]) == 1 then
         local time, waiters = redis.call('TIME'), 'lk:w' .. tail
         local ends = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[5]

@@ -1,4 +1,4 @@
--- What the steps share: the state of one name, and how it moves on.
+-- What all steps share: the state of one name, and how it changes.
 local K, F, Q, me = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local tail = string.sub(Q, 5)
 local W, R, H = 'lk:w' .. tail, 'lk:r' .. tail, 'lk:h' .. tail
@@ -10,7 +10,7 @@ local function tomb(id) return 'lk:x' .. tail .. ':' .. id end
 local function num(n) return string.format('%.0f', n) end
 
 -- kind: free; one (an Exclusive holder of ours); many (a marker for the holders in R and H, all of mode `many`);
--- foreign (somebody else's string); type (not a string).
+-- foreign (another program's string); type (not a string).
 local kind, value, many
 local function look()
   value = redis.pcall('GET', K)
@@ -39,6 +39,7 @@ local function draw()
   return num(token)
 end
 
+-- Makes the keys of many holders live at least as long as a lease of `ttl`.
 local function span(ttl)
   if redis.call('PTTL', K) < ttl then redis.call('PEXPIRE', K, ttl) end
   for _, key in ipairs({R, H}) do
@@ -64,7 +65,7 @@ local function put(id, mode, ttl, token, flag, note)
   span(ttl)
 end
 
--- Forgets Shared and Permit holders whose lease has ended.
+-- Removes Shared and Permit holders whose lease has ended.
 local function purge()
   if kind ~= 'many' then return end
   local dead = redis.call('ZRANGEBYSCORE', R, '-inf', '(' .. num(now))
@@ -81,17 +82,18 @@ local function fits(mode)
   return mode == 's' or redis.call('ZCARD', R) < tonumber(string.sub(mode, 2))
 end
 
--- One waiter's entry, its life clamped where the clock has stepped back; nil when it is not in line or died there.
+-- One waiter: whether it lives, then the fields of its entry; nil when it is not in line. Where the clock stepped back,
+-- its life is clamped.
 local function waiter(id)
   local entry = redis.call('HGET', W, id)
   if not entry then return nil end
-  local ends, life, stamp, mode, keeper, note = string.match(entry, '^(%d+):(%d+):(%d+):(%w+):(%w+):(.*)$')
+  local ends, life, stamp, mode, channel, note = string.match(entry, '^(%d+):(%d+):(%d+):(%w+):(%w+):(.*)$')
   ends, life = tonumber(ends), tonumber(life)
   if ends > now + life then
     ends = now + life
     redis.call('HSET', W, id, num(ends) .. string.sub(entry, string.find(entry, ':'), -1))
   end
-  return ends >= now, life, stamp, mode, keeper, note
+  return ends >= now, life, stamp, mode, channel, note
 end
 
 local function leave(id, mode)
@@ -100,7 +102,7 @@ local function leave(id, mode)
   if string.sub(mode, 1, 1) == 'p' and redis.call('HINCRBY', W, '#n', -1) <= 0 then redis.call('HDEL', W, '#n', '#l') end
 end
 
--- Forgets waiters that died in line.
+-- Removes waiters that died in line.
 local function sweep()
   for _, id in ipairs(redis.call('ZRANGE', Q, 0, -1)) do
     local alive, _, _, mode = waiter(id)
@@ -108,19 +110,20 @@ local function sweep()
   end
 end
 
-local function line(id, life, stamp, mode, keeper, note)
-  redis.call('HSET', W, id, num(now + life) .. ':' .. life .. ':' .. stamp .. ':' .. mode .. ':' .. keeper .. ':' .. note)
+-- Writes a waiter's entry.
+local function line(id, life, stamp, mode, channel, note)
+  redis.call('HSET', W, id, num(now + life) .. ':' .. life .. ':' .. stamp .. ':' .. mode .. ':' .. channel .. ':' .. note)
   redis.call('PEXPIRE', W, 60000)
   redis.call('PEXPIRE', Q, 60000)
 end
 
--- Lets in whoever is first in line and fits; false when tokens have run out.
+-- Grants the lock to waiters from the head of the line, as long as they fit; false when tokens have run out.
 local function advance()
   purge()
   for _ = 1, 256 do
     local id = redis.call('ZRANGE', Q, 0, 0)[1]
     if not id then break end
-    local alive, life, stamp, mode, keeper, note = waiter(id)
+    local alive, life, stamp, mode, channel, note = waiter(id)
     if not alive then leave(id, mode or 'x')
     elseif not fits(mode) then break
     else
@@ -128,19 +131,20 @@ local function advance()
       if not token then return false end
       leave(id, mode)
       put(id, mode, life, token, 'h', note)
-      redis.pcall('PUBLISH', 'lk:k:' .. keeper, id .. ':' .. token .. ':' .. stamp .. ':' .. num(life) .. ':' .. K)
+      redis.pcall('PUBLISH', 'lk:k:' .. channel, id .. ':' .. token .. ':' .. stamp .. ':' .. num(life) .. ':' .. K)
     end
   end
   return true
 end
 
--- Nobody is left: the key goes, and somebody else's waiter may come. Otherwise it stays as long as the last of many.
+-- Without a holder, deletes the key and signals other programs' waiters. With many holders, the key lives as long as the
+-- last of them.
 local function settle()
   if kind == 'free' then
     if value then
       redis.call('DEL', K, R, H)
       if signal then
-        -- Never fails, as when memory is full: who is not told looks by itself.
+        -- pcall: a release must not fail when memory is full. A waiter without a signal polls.
         redis.pcall('DEL', signal)
         redis.pcall('LPUSH', signal, 1)
         redis.pcall('PEXPIRE', signal, 1000)
@@ -152,7 +156,7 @@ local function settle()
   end
 end
 
--- Who is in the way: token, TTL, since, flag and note, the lease left, and the asker's place in line.
+-- Who holds: token, TTL, since, flag and note; the lease left; the asking claim's place in line.
 local function held(place)
   local info, left = '', -1
   if kind == 'many' then

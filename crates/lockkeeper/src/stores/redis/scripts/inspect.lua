@@ -1,4 +1,4 @@
--- Everything about one name, for people. KEYS: lock, fence, queue. Changes nothing.
+-- Everything about one name, for operators. KEYS: lock, fence, queue. Changes nothing.
 local K, tail = KEYS[1], string.sub(KEYS[3], 5)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

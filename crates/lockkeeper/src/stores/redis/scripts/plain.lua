@@ -1,2 +1,2 @@
--- The plain layout: nobody has to be told that a lock is free.
+-- The plain layout: no other program waits for a signal that a lock is free.
 local signal = false

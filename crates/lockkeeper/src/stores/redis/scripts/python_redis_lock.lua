@@ -1,2 +1,2 @@
--- The layout of python-redis-lock: the list that its waiters sleep on.
+-- The layout of python-redis-lock: its waiters sleep on this list.
 local signal = 'lock-signal:' .. string.sub(KEYS[1], 6)

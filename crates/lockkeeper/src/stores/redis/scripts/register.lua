@@ -16,7 +16,7 @@ end
 redis.call('HSET', V, 'lock', ARGV[1], 'token', ARGV[2], 'holder', ARGV[3])
 if ARGV[4] == 'w' then redis.call('HSET', V, 'value', value, 'ends', ends) end
 if not value then redis.call('HDEL', V, 'value', 'ends') end
--- The fence is remembered for a day after its last use, and as long as the value if that is longer.
+-- The fence lives 25 hours after its last use, or as long as the value if that is longer.
 if value and ends == '' then redis.call('PERSIST', V)
 else
   local life = 90000000

@@ -14,7 +14,7 @@ if mode then
   leave(me, mode)
   if alive then found = 1 end
 end
--- Also when something was found: the call that made it may have been a repeat of one still on its way.
+-- Even if the claim was found: the acquire that made it may have been a repeat of one still on its way.
 if ARGV[2] ~= '0' then redis.call('SET', tomb(me), 'r', 'PX', ARGV[2], 'NX') end
 advance()
 settle()

@@ -1,4 +1,4 @@
--- The common case first: an Exclusive holder; nobody waits, or the next in line is Exclusive and alive.
+-- The common case first: an Exclusive holder, and no waiter or an Exclusive, living one at the head of the line.
 if ARGV[2] == '0' then
   local value = redis.pcall('GET', KEYS[1])
   if type(value) == 'string' and string.sub(value, 1, 37) == 'lk1:' .. ARGV[1] .. ':' then
@@ -9,8 +9,8 @@ if ARGV[2] == '0' then
     end
     local waiters = 'lk:w' .. string.sub(KEYS[3], 5)
     local entry = redis.call('HGET', waiters, head[1])
-    local ends, life, stamp, keeper, note
-    if entry then ends, life, stamp, keeper, note = string.match(entry, '^(%d+):(%d+):(%d+):x:(%w+):(.*)$') end
+    local ends, life, stamp, channel, note
+    if entry then ends, life, stamp, channel, note = string.match(entry, '^(%d+):(%d+):(%d+):x:(%w+):(.*)$') end
     local time = redis.call('TIME')
     local us = time[1] * 1000000 + time[2]
     local ahead = ends and ends * 1000 - us or -1
@@ -27,11 +27,11 @@ if ARGV[2] == '0' then
         redis.call('HDEL', waiters, head[1])
         redis.call('SET', KEYS[1],
           'lk1:' .. head[1] .. ':' .. token .. ':' .. life .. ':' .. now .. ':h:' .. note, 'PX', life)
-        redis.pcall('PUBLISH', 'lk:k:' .. keeper, head[1] .. ':' .. token .. ':' .. stamp .. ':' .. life .. ':' .. KEYS[1])
+        redis.pcall('PUBLISH', 'lk:k:' .. channel, head[1] .. ':' .. token .. ':' .. stamp .. ':' .. life .. ':' .. KEYS[1])
         return {1}
       end
     end
-    -- Dead, not Exclusive, or in need of care: back to its place.
+    -- The head is dead, not Exclusive, or its life needs clamping: it goes back to its place.
     redis.call('ZADD', KEYS[3], head[2], head[1])
   end
 end

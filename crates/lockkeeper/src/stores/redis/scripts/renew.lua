@@ -3,12 +3,12 @@ local alive, _, _, mode = waiter(me)
 if kind == 'type' then
   if alive then return {4, redis.call('TYPE', K).ok} end
 else
-  -- The place is refreshed first: a keep-alive that arrives in time must not lose it to the sweep.
+  -- Refresh the place first: the step below must not remove a waiter whose keep-alive came in time.
   if alive then line(me, ARGV[5], ARGV[6], mode, ARGV[7], ARGV[8]) end
   if not advance() then return {5} end
   local token, was, since, flag, note = grant(me)
   if token then
-    -- Never shorter: a delayed renewal must not take back what a later one gave.
+    -- Never shorter: a delayed renewal must not shorten the lease that a later one gave.
     local longest = math.max(ttl, math.min(left_of(me), was))
     note_grant(me, token, longest, since, '-', note)
     if kind == 'one' then redis.call('PEXPIRE', K, longest)

@@ -1,5 +1,5 @@
 -- Prolongs many Exclusive holders at once. KEYS: their locks. ARGV: ttl ms, then a holder for each lock.
--- Answers the places, from 1, of those that need a step of their own.
+-- Replies the places, from 1, of the locks that need a step of their own.
 local rest = {}
 local ttl = ARGV[1]
 local form = '^%d+:' .. ttl .. ':%d+:%-:'

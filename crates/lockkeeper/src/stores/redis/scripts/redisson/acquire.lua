@@ -1,4 +1,4 @@
--- Takes a lock if it is free. ARGV: holder, mode, ttl ms, queue, waiter life ms, stamp, keeper, note.
+-- Takes a lock if it is free. ARGV: holder, mode, ttl ms, queue, waiter life ms, stamp, channel, note.
 local ttl = tonumber(ARGV[3])
 if kind ~= 'none' and kind ~= 'hash' then return {4, kind} end
 if redis.call('EXISTS', tomb(me)) == 1 then return {2} end
@@ -9,9 +9,9 @@ if holds(me) then
     if not token then return {5} end
     note_holder(me, token, ttl, num(us), ARGV[8])
   end
-  -- Also when nothing changes: a replica that has seen this write has seen the grant.
+  -- Written even if nothing changes: a replica that has seen this write has seen the grant.
   redis.call('HSET', K, field(me), 1)
-  -- No longer than it was set to: a clock that stepped back makes more of it.
+  -- At most the TTL: a clock that stepped back shows a longer lease.
   return {1, token, num(math.min(redis.call('PTTL', K), was))}
 end
 if kind == 'none' then
@@ -25,7 +25,7 @@ end
 local id, info = ours()
 local left = redis.call('PTTL', K)
 if id then
-  -- A lease longer than its TTL is what a clock that was set back leaves behind.
+  -- A clock that was set back leaves a lease longer than its TTL.
   local _, most = parts(info)
   if most and (left > most or left < 0) then
     left = most

@@ -1,11 +1,11 @@
--- What the steps share: one name as Redisson keeps it. KEYS: lock, token, queue (there is none; the names of our other
--- keys follow from it).
+-- What all steps share: one name as Redisson keeps it. KEYS: lock, token, queue. There is no queue: only the names of our
+-- other keys are derived from its key.
 local K, T, me = KEYS[1], KEYS[2], ARGV[1]
 local tail = string.sub(KEYS[3], 5)
 local H = 'lk:h' .. tail
 local time = redis.call('TIME')
 local us = time[1] * 1000000 + time[2]
--- none, hash, or what another program keeps there.
+-- none, hash, or another program's type.
 local kind = redis.call('TYPE', K).ok
 
 local function tomb(id) return 'lk:x' .. tail .. ':' .. id end
@@ -18,7 +18,7 @@ end
 
 local function holds(id) return kind == 'hash' and redis.call('HEXISTS', K, field(id)) == 1 end
 
--- Who of ours holds, and its token, TTL, since, flag and note as text.
+-- The Lockkeeper client that holds: its id, and its token, TTL, since, flag and note as text.
 local function ours()
   local id, info = unpack(redis.call('HGETALL', H))
   if id and holds(id) then return id, info end
@@ -35,7 +35,7 @@ local function note_holder(id, token, ttl, since, note)
   redis.call('PEXPIRE', H, ttl + 60000)
 end
 
--- The next token; nil when they have run out. The key must not end: RFencedLock counts on from it.
+-- The next token; nil when tokens have run out. The key has no TTL: RFencedLock counts on from it.
 local function draw()
   local token = (tonumber(redis.call('GET', T) or 0) or 0) + 1
   if us > token then token = us end
@@ -49,14 +49,14 @@ local function named(prefix)
   return prefix .. ':{' .. K .. '}'
 end
 
--- Never fails: who is not told looks by itself.
+-- pcall: a release must not fail for a lost message. A waiter without a message polls.
 local function tell(channel, message)
   redis.pcall('PUBLISH', channel, message)
-  -- All keys are told in a Cluster only. There Redisson listens to the channels of a slot, if the server has such.
+  -- Only calls in a Cluster declare all keys. There Redisson listens to sharded channels, if the server has them.
   if #KEYS > 3 then redis.pcall('SPUBLISH', channel, message) end
 end
 
--- The lock is free: waiters of RLock and RFencedLock, of RReadWriteLock, and the first of RFairLock.
+-- Frees the lock, and tells waiters of RLock, RFencedLock and RReadWriteLock, and the first of RFairLock.
 local function free()
   redis.call('DEL', K, H)
   local channel = named('redisson_lock__channel')

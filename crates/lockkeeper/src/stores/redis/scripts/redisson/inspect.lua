@@ -1,4 +1,4 @@
--- Everything about one name, for people, in the words of the plain layout. Changes nothing.
+-- Everything about one name, for operators, in the form of the plain layout. Changes nothing.
 local value = false
 if kind ~= 'none' then
   local id, info = ours()

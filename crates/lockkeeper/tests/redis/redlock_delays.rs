@@ -1,5 +1,4 @@
-//! Redlock when messages are late, clocks leap and values are odd: what one attempt, one name or one node does stays with
-//! it.
+//! Redlock when messages are delayed, clocks leap and keys are damaged. One attempt, name or node never harms another.
 
 use crate::redlock::{TTL, attempt, claim, connect, cycles, durable, granted, release, url};
 use lockkeeper::clock::system_now;
@@ -10,31 +9,31 @@ use std::sync::Arc;
 use std::time::Duration;
 use testkit::{Gate, RedisServer, SOON, eventually};
 
-/// So long that no case waits for its end.
+/// A TTL so long that no case waits for its end.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The store with one of its nodes behind a gate, and with time for everything.
+/// The store with one of its nodes behind a gate, and with a long timeout.
 async fn behind(gate: &Gate, node: usize, servers: &[RedisServer]) -> Arc<RedlockStore> {
     let mut ports: Vec<u16> = servers.iter().map(RedisServer::port).collect();
     ports[node] = gate.port();
     let places: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     let url = format!("redlock://{}?timeout=10s", places.join(","));
     let store = Arc::new(RedlockStore::connect(&url).await.expect("connected"));
-    // The connections of this runtime are there before anything is held back.
+    // Opens the connections of this runtime before the gate holds anything back.
     let mut warm = claim("warm", LONG);
     granted(&store, &mut warm).await;
     assert_eq!(release(&store, &warm).await, Release::Released);
     store
 }
 
-/// Asks on a thread with a runtime of its own, as the keeper's is: over other connections.
+/// Asks on a thread with a runtime of its own, like the keeper's: over other connections.
 async fn elsewhere(store: &Arc<RedlockStore>, claim: &Claim) -> Result<Attempt> {
     let (store, mut claim) = (store.clone(), claim.clone());
     let ask = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let answer = attempt(&store, &mut claim).await;
-            // Answered after whatever the attempt sent to clean up, which ends with this runtime.
+            // The answer comes after the attempt's clean-up, which ends with this runtime.
             drop(store.inspect(&claim.name).await);
             answer
         })
@@ -55,7 +54,7 @@ async fn a_late_undo_never_ends_a_later_grant() {
     let mut before = claim("lock", LONG);
     granted(&straight, &mut before).await;
 
-    // Refused by two nodes; what was said to the third, the undo with it, is still on its way.
+    // Two nodes refuse. The messages to the third, the undo included, are still on their way.
     gate.hold();
     let mut late = claim("lock", LONG);
     assert!(matches!(attempt(&store, &mut late).await, Ok(Attempt::Held(_))));
@@ -66,7 +65,7 @@ async fn a_late_undo_never_ends_a_later_grant() {
     assert!(matches!(again, Ok(Attempt::Granted(_))), "{again:?}");
 
     gate.deliver();
-    // Answered after all of that on the same connection.
+    // Its answer follows all of them on the same connection.
     granted(&store, &mut claim("after", LONG)).await;
     servers[2].cli(&["DEL", "lock"]);
     let next = attempt(&straight, &mut claim("lock", LONG)).await;
@@ -81,12 +80,12 @@ async fn an_attempt_is_not_granted_once_a_newer_one_of_its_claim_began() {
     let servers = durable(3);
     let gate = Gate::new(servers[1].port());
     let store = behind(&gate, 1, &servers).await;
-    // So far ahead that both nodes draw the same number, however late: no second round sees that one has been lost.
+    // The proposal is far ahead, so both nodes draw the same number however late: no second round notices a loss.
     store.set_clock_skew(60_000_000);
     taken_by_another(&servers[1], "lock");
     taken_by_another(&servers[2], "lock");
 
-    // The first attempt has one node and waits for the one behind the gate.
+    // The first attempt has one node and waits for the node behind the gate.
     gate.hold();
     let slow = claim("lock", LONG);
     let (asked, mut first) = (store.clone(), slow.clone());
@@ -111,7 +110,7 @@ async fn a_refused_repeat_leaves_a_grant_that_silent_nodes_may_know_of() {
     let mut held = claim("lock", LONG);
     granted(&store, &mut held).await;
     servers[1].pause();
-    // One node has it, one refuses, one is silent: the claim may hold all the same.
+    // One node has the key, one refuses, one is silent: the claim may still hold the lock.
     let again = attempt(&store, &mut held).await;
     servers[1].resume();
     assert!(!matches!(again, Ok(Attempt::Granted(_))), "{again:?}");
@@ -131,7 +130,7 @@ async fn a_repeated_release_ends_what_the_first_did_not_reach() {
     eventually(SOON, "the rest is on its way", || gate.held() == 1);
     let mut next = claim("lock", LONG);
     granted(&straight, &mut next).await;
-    // It reaches the third node by another way. What it is told depends on who answers first; after that nothing is left.
+    // It reaches the third node over another connection. Its answer depends on which node answers first.
     release(&straight, &held).await;
     eventually(SOON, "the third is free of it", || !servers[2].cli(&["GET", "lock"]).contains(&held.holder.to_hex()));
     assert_eq!(release(&straight, &held).await, Release::NotHeld);
@@ -140,7 +139,7 @@ async fn a_repeated_release_ends_what_the_first_did_not_reach() {
     assert!(matches!(renewed, Ok(Renewal::Renewed(_))), "{renewed:?}");
 }
 
-/// Nodes whose clocks can be stepped, and say that they have run for long enough to count.
+/// Nodes whose clocks can be stepped, and which say that they have run long enough to count.
 fn on_clocks() -> Vec<RedisServer> {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::with_clock()).collect();
     servers.iter().for_each(|server| leap(server, 100));
@@ -160,7 +159,7 @@ async fn a_restarted_node_whose_clock_leaps_is_left_out_by_a_keeper_that_knew_it
     let query = "?max_ttl=60s&timeout=5s";
     let (store, other) = (connect(&servers, query).await, connect(&servers, query).await);
     cycles(&other, 1).await;
-    // Held on 0 and 1 alone, and 0 forgets it.
+    // Only nodes 0 and 1 have the lock, and 0 forgets it.
     taken_by_another(&servers[2], "lock");
     let mut held = claim("lock", LONG);
     granted(&store, &mut held).await;
@@ -215,7 +214,7 @@ async fn a_damaged_fence_key_stays_with_its_name() {
         let token = granted(&store, &mut claim(&format!("other/{i}"), TTL)).await;
         assert!(token.get() < DAMAGED / 2, "{token} of another name");
     }
-    // Nor does breaking it tell others.
+    // Breaking that lock does not affect others either.
     let name = evil.name.clone();
     let record = store.inspect(&name).await.expect("inspected").expect("held");
     let token = record.holders[0].token.expect("a token");
@@ -246,7 +245,7 @@ async fn what_a_silent_node_keeps_of_a_released_lock_ends_with_its_ttl() {
     granted(&store, &mut held).await;
     eventually(SOON, "all have it", || servers[2].cli(&["EXISTS", "lock"]) == "1");
     servers[2].pause();
-    // Until it is asked only now and then.
+    // Until the store asks that node only now and then.
     cycles(&store, 10).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     cycles(&store, 10).await;
@@ -267,7 +266,7 @@ async fn without_a_ttl_the_longest_that_the_nodes_allow_is_taken() {
     let guard = keeper.lock("short").acquire().await.expect("granted");
     assert!(guard.remaining() <= Duration::from_secs(2));
     guard.release().await.expect("released");
-    // One that was asked for is never changed.
+    // A TTL that the caller sets is never changed.
     let asked = Keeper::builder().ttl(Duration::from_secs(30)).connect(url(&servers, "?max_ttl=2s")).await;
     assert_eq!(asked.map(|_| ()).expect_err("too long").kind(), ErrorKind::InvalidConfig);
 }

@@ -1,4 +1,4 @@
-//! What a store URL says.
+//! The options of a store URL.
 
 use crate::duration;
 use crate::error::{Error, Result};
@@ -6,21 +6,21 @@ use crate::name::escape;
 use crate::stores::redis::options::Options;
 use std::time::Duration;
 
-/// The most nodes: more make every step slower and nothing safer.
+/// The most nodes: more make every step slower, not safer.
 const MOST: usize = 15;
 
-/// The shortest `max_ttl`: below it, what a node's clock may be off by matters.
+/// The shortest `max_ttl`: below it, the errors of node clocks matter.
 const SHORTEST_MAX_TTL: Duration = Duration::from_secs(1);
 
-/// What a URL says.
 #[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) options: Options,
+pub(super) struct RedlockOptions {
+    /// The nodes, the login and TLS.
+    pub(super) redis: Options,
     pub(super) max_ttl: Duration,
     pub(super) timeout: Duration,
 }
 
-impl Settings {
+impl RedlockOptions {
     pub(super) fn parse(place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let bad = |text: String| Err(Error::invalid_config(text));
         let Some(rest) = place.strip_prefix("//") else {
@@ -33,7 +33,7 @@ impl Settings {
                 ("max_ttl", text) => max_ttl = duration::parse(text)?,
                 ("timeout", text) => timeout = duration::parse(text)?,
                 ("tls", "on") => scheme = "rediss",
-                ("tls", _) => return bad("tls is on, or left out".into()),
+                ("tls", _) => return bad("tls is either left out or on".into()),
                 ("layout", _) => {
                     return bad("layout belongs to redis://: a majority counts votes of the plain layout only".into());
                 }
@@ -50,7 +50,7 @@ impl Settings {
             }
         }
         if max_ttl < SHORTEST_MAX_TTL {
-            return bad("max_ttl is at least 1s".into());
+            return bad("max_ttl must be at least 1s".into());
         }
         if timeout.is_zero() {
             return bad("timeout cannot be 0".into());
@@ -74,10 +74,10 @@ impl Settings {
         }
         let Some(options) = options else { return bad("a Redlock URL needs nodes".into()) };
         match options.nodes.len() {
-            1 => bad("one node is no majority of anything: write redis:// for a single server, or list three".into()),
-            2 => bad("of two nodes both are needed, so any failure stops it: list three, or write redis://".into()),
-            n if n > MOST => bad(format!("{n} Redlock nodes are too many; five are plenty, {MOST} the most")),
-            _ => Ok(Self { options, max_ttl, timeout }),
+            1 => bad("one node cannot make a majority: write redis:// for a single server, or list three".into()),
+            2 => bad("with two nodes both are needed, so any failure stops all: list three, or write redis://".into()),
+            n if n > MOST => bad(format!("{n} Redlock nodes are too many; the most is {MOST}, and five are plenty")),
+            _ => Ok(Self { redis: options, max_ttl, timeout }),
         }
     }
 }
@@ -87,15 +87,15 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<Settings> {
+    fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<RedlockOptions> {
         let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        Settings::parse(place, &pairs)
+        RedlockOptions::parse(place, &pairs)
     }
 
     #[test]
     fn a_url_lists_the_nodes() {
         let s = parse("//u:p@a,b:7001,[::1]:7002/2", &[("max_ttl", "5s"), ("timeout", "100ms")]).unwrap();
-        let places: Vec<_> = s.options.nodes.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        let places: Vec<_> = s.redis.nodes.iter().map(|(host, port)| format!("{host}:{port}")).collect();
         assert_eq!(places, ["a:6379", "b:7001", "::1:7002"]);
         assert_eq!((s.max_ttl, s.timeout), (Duration::from_secs(5), Duration::from_millis(100)));
     }

@@ -1,0 +1,9 @@
+//! How commands reach the server: [`connections`] opens connections, [`routes`] finds the server of a key, [`gather`]
+//! writes commands, [`script`] runs scripts, [`cluster`] follows redirections, [`replicas`] waits for replicas.
+
+mod cluster;
+pub(in crate::stores) mod connections;
+pub(in crate::stores) mod gather;
+mod replicas;
+mod routes;
+pub(in crate::stores) mod script;

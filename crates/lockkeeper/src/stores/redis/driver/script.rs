@@ -1,0 +1,291 @@
+//! Scripts: how one is called, sent (EVALSHA, in one pipelined round trip) and answered. A server that lacks a script
+//! gets it loaded once.
+
+use super::cluster;
+use super::connections::{Connection, Connections};
+use super::gather::send;
+use super::replicas::confirm;
+use crate::error::{Error, Result};
+use crate::stores::redis::error::{is_fatal, map_err, timed_out, unexpected_reply};
+use crate::stores::redis::options::{Kind, Node};
+use crate::stores::shared::server;
+use crate::token::Token;
+use redis::{Cmd, RedisError, RedisResult, Value};
+use std::borrow::Cow;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A script and its digest.
+pub(in crate::stores) struct Script {
+    text: &'static str,
+    hash: String,
+}
+
+impl Script {
+    pub(in crate::stores) fn new(text: &'static str) -> Self {
+        Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
+    }
+
+    pub(in crate::stores) fn text(&self) -> &'static str {
+        self.text
+    }
+
+    /// The command that makes it known to a server.
+    pub(in crate::stores) fn load(&self) -> Cmd {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(self.text);
+        load
+    }
+}
+
+/// Defines scripts, each of several Lua files of one folder, one after the other.
+macro_rules! scripts {
+    ($folder:literal; $($(#[$doc:meta])* $name:ident = $($file:literal)+;)*) => {
+        $($(#[$doc])* pub(super) static $name: std::sync::LazyLock<$crate::stores::redis::driver::script::Script> =
+            std::sync::LazyLock::new(|| $crate::stores::redis::driver::script::Script::new(
+                concat!($(include_str!(concat!($folder, $file, ".lua"))),+)
+            ));)*
+    };
+}
+pub(in crate::stores) use scripts;
+
+/// One run of a script.
+#[derive(Debug)]
+pub(in crate::stores) struct Call {
+    /// The keys and the arguments one after the other, and where each ends.
+    parts: Vec<u8>,
+    ends: Vec<usize>,
+    keys: usize,
+}
+
+impl Call {
+    pub(in crate::stores) fn new(keys: impl IntoIterator<Item: AsRef<[u8]>>) -> Self {
+        let call = Self { parts: Vec::with_capacity(256), ends: Vec::with_capacity(12), keys: 0 };
+        let mut call = keys.into_iter().fold(call, Self::arg);
+        call.keys = call.ends.len();
+        call
+    }
+
+    pub(in crate::stores) fn arg(mut self, arg: impl AsRef<[u8]>) -> Self {
+        self.parts.extend_from_slice(arg.as_ref());
+        self.ends.push(self.parts.len());
+        self
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let mut begin = 0;
+        self.ends.iter().map(move |end| &self.parts[std::mem::replace(&mut begin, *end)..*end])
+    }
+
+    /// The key that decides the server of a Cluster.
+    pub(super) fn first_key(&self) -> &[u8] {
+        self.parts().next().filter(|_| self.keys > 0).unwrap_or_default()
+    }
+
+    pub(in crate::stores) fn command(&self, script: &Script) -> Cmd {
+        let mut cmd = Cmd::with_capacity(self.ends.len() + 3, self.parts.len() + 64);
+        cmd.arg("EVALSHA").arg(&script.hash).arg(self.keys);
+        for part in self.parts() {
+            cmd.arg(part);
+        }
+        cmd
+    }
+}
+
+/// What a script answered: a list, in most cases with a code first.
+#[derive(Debug)]
+pub(in crate::stores) struct Reply(pub(in crate::stores) Vec<Value>);
+
+impl Reply {
+    pub(in crate::stores) fn read(value: Value) -> Result<Self> {
+        match value {
+            Value::Array(fields) => Ok(Self(fields)),
+            _ => Err(unexpected_reply("no list")),
+        }
+    }
+
+    pub(in crate::stores) fn code(&self) -> Result<i64> {
+        match self.0.first() {
+            Some(Value::Int(code)) => Ok(*code),
+            _ => Err(unexpected_reply("no code")),
+        }
+    }
+
+    pub(in crate::stores) fn text(&self, place: usize) -> Result<Cow<'_, str>> {
+        text(self.0.get(place).unwrap_or(&Value::Nil))
+    }
+
+    /// A number, be it an integer or text; `what` says what it should have been.
+    pub(in crate::stores) fn number<T: FromStr>(&self, place: usize, what: &str) -> Result<T> {
+        self.text(place)?.parse().map_err(|_| unexpected_reply(&format!("{what} that is no number")))
+    }
+
+    pub(in crate::stores) fn token(&self, place: usize) -> Result<Token> {
+        Token::new(self.number(place, "a token")?)
+    }
+
+    pub(in crate::stores) fn bytes(&self, place: usize) -> Option<Vec<u8>> {
+        bytes(self.0.get(place))
+    }
+}
+
+/// A string or a number as text.
+pub(in crate::stores) fn text(value: &Value) -> Result<Cow<'_, str>> {
+    match value {
+        Value::BulkString(bytes) => {
+            std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| unexpected_reply("text that is no UTF-8"))
+        }
+        Value::SimpleString(text) => Ok(Cow::Borrowed(text)),
+        Value::Int(number) => Ok(Cow::Owned(number.to_string())),
+        _ => Err(unexpected_reply("no text")),
+    }
+}
+
+/// The bytes of a string, if it is one.
+pub(in crate::stores) fn bytes(value: Option<&Value>) -> Option<Vec<u8>> {
+    match value {
+        Some(Value::BulkString(bytes)) => Some(bytes.clone()),
+        Some(Value::SimpleString(text)) => Some(text.clone().into_bytes()),
+        _ => None,
+    }
+}
+
+/// How long a call may take, and how many replicas must confirm what it wrote within what time.
+#[derive(Clone, Copy)]
+pub(in crate::stores::redis) struct Terms {
+    pub(in crate::stores::redis) limit: Duration,
+    pub(in crate::stores::redis) wait: Option<(u32, Duration)>,
+}
+
+/// Runs `script` for every call, in one round trip to each server; one reply per call.
+pub(in crate::stores::redis) async fn run(
+    connections: &Connections,
+    script: &Script,
+    calls: &[Call],
+    terms: Terms,
+) -> Vec<Result<Reply>> {
+    if connections.options().kind == Kind::Cluster {
+        return cluster::run(connections, script, calls, terms).await;
+    }
+    let node = match connections.only_node() {
+        Some(node) => Ok(node),
+        None => tokio::time::timeout(terms.limit, connections.node_of(b"")).await.unwrap_or_else(|_| Err(timed_out())),
+    };
+    let calls: Vec<&Call> = calls.iter().collect();
+    match node {
+        Ok(node) => {
+            let answers = on_node(connections, &node, script, &calls, terms, false).await;
+            answers.into_iter().map(|answer| answer.map_err(|e| e.at(&node)).and_then(Reply::read)).collect()
+        }
+        Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
+    }
+}
+
+/// Why a call has no answer.
+pub(super) enum Failure {
+    Driver(RedisError),
+    Ours(Error),
+}
+
+impl Failure {
+    /// The error of a call to `node`.
+    pub(super) fn at(self, node: &Node) -> Error {
+        let error = match self {
+            Self::Driver(error) => map_err(error),
+            Self::Ours(error) => error,
+        };
+        error.at(&server::shown(&node.0, node.1))
+    }
+}
+
+/// Runs `script` for calls that all belong to one server.
+pub(super) async fn on_node(
+    connections: &Connections,
+    node: &Node,
+    script: &Script,
+    calls: &[&Call],
+    terms: Terms,
+    asking: bool,
+) -> Vec<Result<Value, Failure>> {
+    let all = |error: Error| calls.iter().map(|_| Err(Failure::Ours(error.clone()))).collect();
+    let opening = async {
+        match terms.wait {
+            None => connections.get(node).await.map(|connection| (connection, None)),
+            Some(_) => connections.private(node).await.map(|(connection, private)| (connection, Some(private))),
+        }
+    };
+    // A timer costs more than the table of connections: set one only where a connection has to be opened.
+    let ready = if terms.wait.is_none() { connections.ready(node) } else { None };
+    let opened = match ready {
+        Some(connection) => Ok(Ok((connection, None))),
+        None => tokio::time::timeout(terms.limit, opening).await,
+    };
+    let (mut connection, private) = match opened {
+        Err(_) => return all(Error::unavailable("the server could not be reached in time").in_store("redis")),
+        Ok(Err(error)) => return all(error),
+        Ok(Ok(opened)) => opened,
+    };
+    connection.patience = match private {
+        // A connection left with a WAIT under way would keep the next call waiting: give it up at once.
+        Some(_) => Duration::ZERO,
+        // A short lease has no time for more.
+        None => connection.patience.min(terms.limit.mul_f64(0.8)),
+    };
+    // The engine limits a plain call; a timer here would cost as much as the rest of this function.
+    let answers = match terms.wait {
+        None => Ok(evaluate(&mut connection, script, calls, asking).await),
+        Some(wait) => {
+            let confirmed = async {
+                let mut answers = evaluate(&mut connection, script, calls, asking).await;
+                confirm(&mut connection, terms.limit, wait, &mut answers).await;
+                answers
+            };
+            tokio::time::timeout(terms.limit, confirmed).await
+        }
+    };
+    let Ok(answers) = answers else { return all(timed_out()) };
+    if answers.iter().any(|a| matches!(a, Err(Failure::Driver(e)) if is_fatal(e))) {
+        connection.broken();
+    }
+    answers
+}
+
+async fn evaluate(
+    connection: &mut Connection,
+    script: &Script,
+    calls: &[&Call],
+    asking: bool,
+) -> Vec<Result<Value, Failure>> {
+    let mut answers = send_all(connection, calls.iter().map(|call| call.command(script)), asking).await;
+    if answers.iter().any(is_missing) {
+        let loaded = send(connection, vec![script.load()]).await.pop();
+        let lacking: Vec<usize> = (0..calls.len()).filter(|i| is_missing(&answers[*i])).collect();
+        match loaded {
+            // The server does not allow the load: show that error.
+            Some(Err(refused)) => lacking.into_iter().for_each(|i| answers[i] = Err(refused.clone())),
+            _ => {
+                let again = send_all(connection, lacking.iter().map(|i| calls[*i].command(script)), asking).await;
+                lacking.into_iter().zip(again).for_each(|(i, answer)| answers[i] = answer);
+            }
+        }
+    }
+    answers.into_iter().map(|a| a.map_err(Failure::Driver)).collect()
+}
+
+/// Whether the server lacks the script.
+pub(in crate::stores) fn is_missing(answer: &RedisResult<Value>) -> bool {
+    matches!(answer, Err(error) if error.code() == Some("NOSCRIPT"))
+}
+
+/// One answer per command. `asking` allows commands for a slot that is moving to this server.
+async fn send_all(
+    connection: &mut Connection,
+    commands: impl Iterator<Item = Cmd>,
+    asking: bool,
+) -> Vec<RedisResult<Value>> {
+    if !asking {
+        return send(connection, commands.collect()).await;
+    }
+    let pairs = commands.flat_map(|command| [redis::cmd("ASKING"), command]).collect();
+    send(connection, pairs).await.into_iter().skip(1).step_by(2).collect()
+}
