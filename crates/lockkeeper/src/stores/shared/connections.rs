@@ -42,14 +42,14 @@ pub(in crate::stores) trait Connection: Clone + Send + 'static {
 pub(in crate::stores) struct Connections<C: Connection>(Arc<Table<C>>);
 
 /// By runtime, and by which of its connections it is.
-type States<C> = HashMap<(Id, <C as Connection>::Key), Phase<C>>;
+type States<C> = HashMap<(Id, <C as Connection>::Key), State<C>>;
 
 struct Table<C: Connection> {
     states: Mutex<States<C>>,
     next: AtomicU64,
 }
 
-enum Phase<C> {
+enum State<C> {
     Up {
         connection: C,
         /// Dropped with this state, which ends the task that keeps the connection.
@@ -99,7 +99,7 @@ impl<C: Connection> Connections<C> {
     pub(in crate::stores) fn look<T>(&self, key: &C::Key, ask: impl FnOnce(&C) -> T) -> Option<T> {
         let key = (Handle::try_current().ok()?.id(), key.clone());
         match self.0.lock().get(&key)? {
-            Phase::Up { connection, .. } if connection.is_open() => Some(ask(connection)),
+            State::Up { connection, .. } if connection.is_open() => Some(ask(connection)),
             _ => None,
         }
     }
@@ -117,22 +117,22 @@ impl<C: Connection> Connections<C> {
         {
             let mut states = self.0.lock();
             let failures = match states.get_mut(&key) {
-                Some(Phase::Up { connection, .. }) if connection.is_open() => return Ok(connection.clone()),
-                Some(Phase::Opening(waiting)) => {
+                Some(State::Up { connection, .. }) if connection.is_open() => return Ok(connection.clone()),
+                Some(State::Opening(waiting)) => {
                     waiting.push(sender);
                     None
                 }
-                Some(Phase::Down { until, error, .. }) if Instant::now() < *until => return Err(error.clone()),
-                Some(Phase::Down { failures, .. }) => Some((*failures, sender)),
-                Some(Phase::Up { .. }) | None => Some((0, sender)),
+                Some(State::Down { until, error, .. }) if Instant::now() < *until => return Err(error.clone()),
+                Some(State::Down { failures, .. }) => Some((*failures, sender)),
+                Some(State::Up { .. }) | None => Some((0, sender)),
             };
             if let Some((failures, sender)) = failures {
                 if states.len() >= SWEEP_AT {
                     // Failures of runtimes that have ended since.
                     let now = Instant::now();
-                    states.retain(|_, state| !matches!(state, Phase::Down { until, .. } if *until + PAUSE.1 < now));
+                    states.retain(|_, state| !matches!(state, State::Down { until, .. } if *until + PAUSE.1 < now));
                 }
-                states.insert(key.clone(), Phase::Opening(vec![sender]));
+                states.insert(key.clone(), State::Opening(vec![sender]));
                 let serial = self.0.next.fetch_add(1, Ordering::Relaxed);
                 let place = Place { table: Arc::downgrade(&self.0), key, serial };
                 runtime.spawn(keep(place.clone(), failures, open(place)));
@@ -144,8 +144,8 @@ impl<C: Connection> Connections<C> {
     /// All connections that are open.
     #[cfg(feature = "postgres")]
     pub(in crate::stores) fn open_ones(&self) -> Vec<C> {
-        let up = |state: &Phase<C>| match state {
-            Phase::Up { connection, .. } => Some(connection.clone()),
+        let up = |state: &State<C>| match state {
+            State::Up { connection, .. } => Some(connection.clone()),
             _ => None,
         };
         self.0.lock().values().filter_map(up).collect()
@@ -167,16 +167,16 @@ impl<C: Connection> Table<C> {
 impl<C: Connection> Place<C> {
     /// The connection is broken: the next call opens another.
     pub(in crate::stores) fn broken(&self) {
-        self.leave(|state| matches!(state, Phase::Up { connection, .. } if connection.place().serial == self.serial));
+        self.leave(|state| matches!(state, State::Up { connection, .. } if connection.place().serial == self.serial));
     }
 
     /// Removes the state if `which` accepts it. The connection hears of it outside the lock.
-    fn leave(&self, which: impl Fn(&Phase<C>) -> bool) {
+    fn leave(&self, which: impl Fn(&State<C>) -> bool) {
         let Some(table) = self.table.upgrade() else { return };
         let mut states = table.lock();
         let gone = if states.get(&self.key).is_some_and(which) { states.remove(&self.key) } else { None };
         drop(states);
-        if let Some(Phase::Up { connection, .. }) = gone {
+        if let Some(State::Up { connection, .. }) = gone {
             connection.gone();
         }
     }
@@ -192,16 +192,16 @@ async fn keep<C: Connection, D: Future<Output = ()>>(
     let (kept, replaced) = oneshot::channel();
     let (state, answer, ends) = match opening.await {
         Ok((connection, ends)) => {
-            (Phase::Up { connection: connection.clone(), _kept: kept }, Ok(connection), Some(ends))
+            (State::Up { connection: connection.clone(), _kept: kept }, Ok(connection), Some(ends))
         }
         Err(error) => {
             let until = Instant::now() + back_off(PAUSE.0, failures, PAUSE.1);
-            (Phase::Down { until, error: error.clone(), failures: failures + 1 }, Err(error), None)
+            (State::Down { until, error: error.clone(), failures: failures + 1 }, Err(error), None)
         }
     };
     // The store is gone, so no call waits.
     let Some(table) = place.table.upgrade() else { return };
-    if let Some(Phase::Opening(waiting)) = table.lock().insert(place.key.clone(), state) {
+    if let Some(State::Opening(waiting)) = table.lock().insert(place.key.clone(), state) {
         for sender in waiting {
             // A caller that gave up no longer listens.
             let _ = sender.send(answer.clone());
