@@ -1,9 +1,10 @@
 //! The endpoints that locks need, and their JSON.
 
+use super::connect::{Answer, Http};
 use super::error::{error, not_consul, refused};
-use super::http::{Answer, Http};
-use super::names::{Value, in_url};
+use super::keys::{Value, in_url};
 use crate::error::{Error, ErrorKind, Result};
+use crate::stores::shared::timing::ASK_LIMIT;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::{Method, StatusCode};
@@ -301,7 +302,7 @@ impl Http {
         let path = format!("/v1/session/info/{}", in_url(id));
         let answer = match block {
             Some(block) => self.wait(&format!("{path}?{}", block.query()), block.limit()).await?,
-            None => self.send(Method::GET, &format!("{path}?consistent="), Vec::new(), super::core::ASK_LIMIT).await?,
+            None => self.send(Method::GET, &format!("{path}?consistent="), Vec::new(), ASK_LIMIT).await?,
         };
         match answer.status {
             StatusCode::OK => {

@@ -114,7 +114,7 @@ impl Line {
     /// What to watch until the claim may hold.
     pub(super) fn before(&self, keys: &Keys, mode: Mode, own: &[u8], created: i64) -> Before {
         let Mode::Permit { limit } = mode else {
-            return self.last_before(own, created).map_or(Before::Nobody, |entry| Before::Key(entry.key.clone()));
+            return self.last_before(own, created).map_or(Before::Nothing, |entry| Before::Key(entry.key.clone()));
         };
         let before = || self.head.iter().filter(|entry| entry.created < created);
         Before::Fewer {
