@@ -48,7 +48,7 @@ impl ConsulServer {
         Self::begin(config.to_owned(), TempDir::new(), false, false)
     }
 
-    /// Starts one that lets nobody in without a token; [`CONSUL_MANAGEMENT`] may do everything.
+    /// Starts one that lets no client in without a token; [`CONSUL_MANAGEMENT`] may do everything.
     pub fn with_acl() -> Self {
         let config = format!(
             "acl {{ enabled = true, default_policy = \"deny\", tokens {{ initial_management = \"{CONSUL_MANAGEMENT}\" }} }}"
@@ -80,7 +80,7 @@ impl ConsulServer {
     fn begin(config: String, dir: TempDir, acl: bool, tls: bool) -> Self {
         let config = format!("bootstrap_expect = 1\n{config}");
         let mut server = Self { acl, tls, ..Self::prepared("n", config, dir) };
-        // Somebody else may take a port first; others are as good.
+        // Another process may take a port first; other ports are as good.
         for _ in 0..5 {
             (server.port, server.rpc) = (free_port(), [free_port(), free_port()]);
             if server.try_start() {
@@ -160,7 +160,7 @@ impl ConsulServer {
         &self.dir
     }
 
-    /// A request of its HTTP API, without TLS, as somebody who may do everything; `None` when nobody answers.
+    /// A request of its HTTP API, without TLS, as a client that may do everything; `None` when the agent does not answer.
     pub fn ask(&self, method: &str, path: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
@@ -261,7 +261,7 @@ impl ConsulCluster {
                 member.config.clone_from(&config);
                 member.spawn();
             }
-            // Somebody else may have taken one of the ports.
+            // Another process may have taken one of the ports.
             if members.iter_mut().all(ConsulServer::is_ready) {
                 return Self { members };
             }

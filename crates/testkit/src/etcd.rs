@@ -88,7 +88,7 @@ impl EtcdServer {
             if self.comes_up() {
                 return;
             }
-            // Somebody else may have taken a port first; others are as good.
+            // Another process may have taken a port first; other ports are as good.
             self.choose_ports();
             let _ = std::fs::remove_dir_all(self.dir.join("data"));
         }
@@ -243,7 +243,7 @@ impl EtcdCluster {
         format!("etcd://{}", hosts.join(","))
     }
 
-    /// Which member is the leader now, as far as anybody who answers knows.
+    /// Which member is the leader now, as far as the members that answer know.
     pub fn leader(&self) -> usize {
         found(SOON, "the cluster has a leader", || {
             self.members.iter().position(|member| {

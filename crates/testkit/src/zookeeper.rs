@@ -36,7 +36,7 @@ impl ZooKeeperServer {
     /// Starts one with more lines of configuration.
     pub fn with(config: &str) -> Self {
         let mut server = Self::prepared(config, None, &[]);
-        // Somebody else may take the port first; another one is as good.
+        // Another process may take the port first; another port is as good.
         for _ in 0..5 {
             server.launch();
             if server.is_ready(SOON) {
@@ -116,7 +116,7 @@ impl ZooKeeperServer {
         answer.unwrap_or_default()
     }
 
-    /// `standalone`, `leader` or `follower`; `None` when it serves nobody.
+    /// `standalone`, `leader` or `follower`; `None` when it serves no client.
     pub fn mode(&self) -> Option<String> {
         self.ask("srvr").lines().find_map(|line| Some(line.strip_prefix("Mode: ")?.to_owned()))
     }
@@ -133,7 +133,7 @@ impl ZooKeeperServer {
         self.process = None;
     }
 
-    /// Starts it again after `kill`, without waiting until it serves anybody.
+    /// Starts it again after `kill`, without waiting until it serves clients.
     pub fn restart(&mut self) {
         self.launch();
     }
@@ -191,7 +191,7 @@ impl ZooKeeperEnsemble {
             let servers = (1..=3).map(|id| ZooKeeperServer::prepared(&config, Some(id), java)).collect();
             let mut ensemble = Self { servers };
             ensemble.servers.iter_mut().for_each(ZooKeeperServer::launch);
-            // Somebody else may have taken one of the ports.
+            // Another process may have taken one of the ports.
             if ensemble.servers.iter_mut().all(|server| server.is_ready(SOON)) {
                 return ensemble;
             }

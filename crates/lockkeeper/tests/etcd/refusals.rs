@@ -19,7 +19,7 @@ async fn taken(keeper: &Keeper, name: &str) -> Guard {
     keeper.lock(name).wait(SOON).acquire().await.expect("granted")
 }
 
-/// The same from a server that has just started: an outage is an error, and asked about again.
+/// An answer from a server that has just started: an outage is an error, and asked about again.
 async fn taken_at_last(keeper: &Keeper, name: &str) -> Guard {
     let end = Instant::now() + SOON;
     loop {

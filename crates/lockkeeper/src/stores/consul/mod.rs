@@ -2,8 +2,8 @@
 //!
 //! **Algorithm.** A held lock is a key that the holder's session has locked, in one transaction that compares that the
 //! key was absent, or free and unchanged since it was looked at; the index of that transaction is the token. A release
-//! deletes the key if it is still at that index. Nobody stands in line: whoever waits watches the key and tries again
-//! when it is free, and of all who try one is first.
+//! deletes the key if it is still at that index. There is no line: a claim that waits watches the key and tries again
+//! when it is free, and of all that try one is first.
 //!
 //! **Time.** A keeper has one session for each TTL it uses, in whole seconds, and one renewal prolongs all its claims.
 //! Consul keeps a session for its TTL at least and for twice that at most, longer when the leader changes; then a

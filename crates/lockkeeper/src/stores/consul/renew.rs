@@ -108,7 +108,7 @@ impl Core {
 
     /// `release` of the contract, for one claim.
     ///
-    /// If an acquire of it may still be under way, the session's gate is moved first: whatever was sent before either
+    /// If an acquire of it may still be under way, the session's gate is moved first: what was sent before either
     /// has been done by then, and is found here, or is refused.
     pub(super) async fn release(&self, claim: &Claim) -> Result<Release> {
         let Some(state) = self.sessions.release(claim, |_| {}) else { return Ok(Release::NotHeld) };

@@ -120,7 +120,7 @@ impl Core {
         Box::pin(self.ask_closely(claim, keys, state)).await
     }
 
-    /// The same for a claim that may be there already.
+    /// What a claim asks whose key may be there already.
     async fn ask_closely(&self, claim: &Claim, keys: &Keys, state: &ClaimState) -> Result<Asked, Fault> {
         let own = &state.key;
         let tomb = keys::tomb(state.session.id, claim.holder);
@@ -158,7 +158,7 @@ impl Core {
         let put = Op::put(&own[..], note_text(claim), state.session.id);
         let joins = claim.queue && claim.mode == Mode::Exclusive;
         let txn = if joins {
-            // Whoever is first then holds.
+            // The first in line then holds.
             Txn { compare: vec![Compare::absent(own)], then: vec![put, line::first(keys)], otherwise: Vec::new() }
         } else {
             let otherwise = if claim.queue {
@@ -185,7 +185,7 @@ impl Core {
         }
     }
 
-    /// The same for a permit: whether there is room is counted here, and holds if nobody has come since.
+    /// What a permit asks: whether there is room is counted here, and true if the line has not changed since.
     async fn ask_permit(&self, claim: &Claim, keys: &Keys, state: &ClaimState) -> Result<Asked, Fault> {
         let (own, lease) = (&state.key, state.session.id);
         let tomb = keys::tomb(lease, claim.holder);
@@ -223,7 +223,9 @@ impl Core {
                 return Ok(Asked::Refused(line.held(None)));
             }
         }
-        Err(Fault::Refused(Error::unavailable("too many others ask for a permit at the same time").in_store("etcd")))
+        Err(Fault::Refused(
+            Error::unavailable("too many other clients ask for a permit at the same time").in_store("etcd"),
+        ))
     }
 }
 
@@ -235,7 +237,7 @@ fn known(claim: &Claim, own: &Entry) -> Asked {
 /// The value of a tombstone that an operator's break leaves.
 pub(super) const BROKEN: &[u8] = b"broken";
 
-/// That nobody is in the way of one more of this mode.
+/// That no claim is in the way of one more of this mode.
 fn free(mode: Mode, keys: &Keys, own: &[u8]) -> Vec<Compare> {
     if mode != Mode::Shared {
         return vec![Compare::empty(keys.all())];

@@ -53,7 +53,7 @@ pub(super) enum Before {
     Nothing,
     /// The end of one key.
     Key(Vec<u8>),
-    /// That none of the others and fewer than so many of the same are left.
+    /// That no key of `others` and fewer than `than` keys of `same` are left.
     Fewer {
         keys: Keys,
         than: usize,

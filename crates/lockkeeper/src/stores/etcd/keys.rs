@@ -173,7 +173,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// What is not ours counts as Exclusive, whatever it is.
+    /// A key of another client counts as Exclusive.
     pub(super) fn read(keys: &Keys, kv: KeyValue) -> Self {
         let suffix = kv.key.get(keys.prefix.len()..).unwrap_or_default();
         let (holder, note) = std::str::from_utf8(&kv.value).ok().and_then(parse_note).unzip();

@@ -1,11 +1,11 @@
 //! Locks across machines, on an etcd cluster (3.4 or newer).
 //!
-//! **Algorithm.** A claim is a key on the keeper's lease; all keys of a lock in the order of their creation are its line,
-//! and those at the head who fit together hold. Taking a free lock is one transaction; one that does not wait compares the
-//! whole line with nothing and writes nothing when refused, one that waits joins the line, watches the key right before
-//! it and takes the lock when that is gone. Who came before can only become fewer, so a turn that has come
-//! stays. The token is the revision at which ownership was proved: that of the key when the lock was free, that of the
-//! key written anew when the turn came. Nobody is granted by an event: after each, the line is read.
+//! **Algorithm.** A claim is a key on the keeper's lease. All keys of a lock in the order of their creation are its line,
+//! and those at the head that fit together hold. Taking a free lock is one transaction. A claim that does not wait compares
+//! that the line is empty, and writes nothing when refused. A claim that waits joins the line, watches the key right before
+//! it, and takes the lock when that is gone. The keys before a claim can only become fewer, so a turn that has come stays.
+//! The token is the revision at which ownership was proved: that of the key when the lock was free, that of the key
+//! written anew when the turn came. No event grants a lock: after each, the line is read.
 //!
 //! **Time.** A keeper has one lease for each TTL it uses, in whole seconds, and one keep-alive renews all its claims. It
 //! counts when a majority has confirmed that its leader still is one. A lease ends by the leader's clock; a new leader

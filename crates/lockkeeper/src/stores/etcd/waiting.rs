@@ -48,8 +48,8 @@ impl Core {
 
     /// Looks where a claim in line stands, and takes the lock if it is its turn.
     ///
-    /// Who came before can only become fewer, so a turn that has come once stays; taking it writes the claim's key anew,
-    /// and the revision of that is the token, for everybody to see. It is written once: a repeat finds it written.
+    /// The keys before it can only become fewer, so a turn that has come once stays; taking it writes the claim's key anew,
+    /// and the revision of that is the token, which every client can read. It is written once: a repeat finds it written.
     pub(super) async fn look(&self, claim: &Claim, keys: &Keys, state: &ClaimState) -> Result<Asked> {
         let Some(created) = state.created else { return Ok(Asked::Over(LossReason::Gone)) };
         let (own, tomb) = (&state.key, keys::tomb(state.session.id, claim.holder));
@@ -158,7 +158,7 @@ impl Core {
         Asked::Over(ended.or(tomb.map(|_| LossReason::Broken)).unwrap_or(LossReason::Gone))
     }
 
-    /// Why a key that should be there is not: its lease has ended, it was broken, or somebody deleted it.
+    /// Why a key that should be there is not: its lease has ended, it was broken, or another client deleted it.
     pub(super) async fn why_gone(&self, claim_tomb: &[u8], lease: &Arc<Lease>) -> Result<LossReason> {
         let then = vec![Range::one(claim_tomb).into()];
         let read = self.rpc.txn(Txn { then, ..Txn::default() }, ASK_LIMIT).await.map_err(Error::from)?;

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn data_comes_back_and_that_of_others_is_nobodys() {
+    fn data_comes_back_and_that_of_other_clients_is_not_taken_for_ours() {
         let data = Data { holder: HolderId::from_u128(9), redrawn: true, note: Note::new("a:b %", 7, "x\n\u{1f512}") };
         assert_eq!(Data::parse(data.text().as_bytes()), Some(data));
         for odd in [&b""[..], b"127.0.0.1", b"\xff", b"lk1:", b"lk1:0:c:h:1:l", b"__REVOKE__"] {

@@ -28,6 +28,7 @@ mod options;
 mod registers;
 mod renew;
 mod session;
+mod waiting;
 
 use self::core::Core;
 use crate::error::{Error, Result};

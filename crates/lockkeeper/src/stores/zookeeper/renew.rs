@@ -1,11 +1,11 @@
 //! Prolonging, and ending. One write proves all claims of the session at once.
 
-use super::acquire::Seen;
 use super::claims::{ClaimState, ClaimView};
 use super::core::Core;
 use super::error::map_err;
 use super::line::Line;
 use super::session::Session;
+use super::waiting::Seen;
 use crate::clock::system_now;
 use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};

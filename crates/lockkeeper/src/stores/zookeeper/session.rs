@@ -2,7 +2,7 @@
 //!
 //! **How long a session certainly lives.** A server that a client talks to tells the leader of it only every half tick,
 //! and a follower cut off from its leader still answers. So what counts is a write: it went through the leader, on the
-//! same connection as the follower's reports. Whatever had been answered `follower_lag` before that write was reported by
+//! same connection as the follower's reports. What had been answered `follower_lag` before that write was reported by
 //! then, and the leader keeps the session for its whole timeout after that. To have something to report, the session
 //! asks a small question ten times per timeout.
 
