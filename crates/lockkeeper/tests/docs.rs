@@ -129,7 +129,8 @@ fn every_store_feature_and_url_scheme_is_in_both_tables() {
     assert!(features.contains(&"mysql") && features.contains(&"zookeeper"), "{features:?}");
     // What an unknown scheme is answered with.
     let code = read("crates/lockkeeper/src/url.rs");
-    let list = code.split("const KINDS: ").nth(1).and_then(|rest| rest.split("\n};").next()).expect("the table of stores");
+    let list =
+        code.split("const KINDS: ").nth(1).and_then(|rest| rest.split("\n};").next()).expect("the table of stores");
     let schemes: Vec<_> = list.split('"').skip(1).step_by(2).flat_map(|form| form.split(", ")).collect();
     let schemes: Vec<_> = schemes.iter().filter_map(|form| form.trim().split_once(':')).map(|(s, _)| s).collect();
     assert!(schemes.contains(&"mysql") && schemes.contains(&"redis+cluster"), "{schemes:?}");

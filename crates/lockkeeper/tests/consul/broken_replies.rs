@@ -74,7 +74,7 @@ async fn silence_ends_in_time() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_unavailable() {
+async fn an_agent_that_is_not_there_is_unavailable() {
     let url = {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         format!("consul://{}", listener.local_addr().expect("bound"))

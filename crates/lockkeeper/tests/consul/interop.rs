@@ -37,7 +37,7 @@ fn inside(dir: &Path) -> bool {
     alone && std::fs::remove_dir(dir.join("inside")).is_ok()
 }
 
-/// The same in their shell.
+/// The critical section in their shell.
 const INSIDE: &str = "mkdir inside || echo overlap >> overlaps; n=$(cat count); echo $((n + 1)) > count; \
     rmdir inside || echo overlap >> overlaps";
 

@@ -69,7 +69,7 @@ impl Way {
                 std::thread::spawn(move || {
                     while let Some(bytes) = part(&mut from) {
                         said.lock().expect("no panic").push_str(&String::from_utf8_lossy(&bytes));
-                        // Whoever asked may be gone.
+                        // The caller may be gone.
                         let _ = back.write_all(&bytes);
                     }
                 });

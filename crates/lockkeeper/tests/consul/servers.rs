@@ -97,7 +97,7 @@ async fn a_waiter_whose_session_is_destroyed_never_holds_on_it() {
         } else {
             assert_ne!(carried.as_deref(), Some(mine.as_str()), "round {round}: a dead session carries nothing");
         }
-        // Taken once more: whatever was lost is free.
+        // Taken once more: what was lost is free.
         drop(guard);
         taken(&a, "x").await.release().await.expect("released");
     }
@@ -171,7 +171,7 @@ async fn a_dead_holder_costs_twice_the_ttl_and_the_lock_delay_at_worst() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Consul agent: scripts/test-extended builds one"]
-async fn whoever_waits_is_woken_when_the_lock_is_free() {
+async fn a_waiter_is_woken_when_the_lock_is_free() {
     let server = ConsulServer::new();
     let (a, b) = (keeper(&server, LONG).await, keeper(&server, LONG).await);
     let mut times = Vec::new();

@@ -1,4 +1,4 @@
-//! Leaders that die or freeze under load: nobody is inside together with another, tokens rise, nothing is left behind.
+//! Leaders that die or freeze under load: no two holders are inside together, tokens rise, nothing is left behind.
 #![allow(clippy::print_stdout, reason = "how much was done is for people")]
 
 use lockkeeper::{ErrorKind, Keeper};
@@ -30,7 +30,7 @@ struct Seen {
     inside: AtomicUsize,
     overlaps: AtomicU64,
     tokens: Mutex<Vec<u64>>,
-    /// When the last one left, and the longest time until the next one came in. There is always somebody who waits.
+    /// When the last one left, and the longest time until the next one came in. There is always a waiter.
     left: Mutex<(Option<Instant>, Duration)>,
 }
 
@@ -121,7 +121,7 @@ async fn chaos(length: Duration) {
         let (d, c) = worker.await.expect("a worker");
         (done, cut) = (done + d, cut + c);
     }
-    // With everybody back, nobody waits longer than the store says.
+    // With all members back, no worker waits longer than the store says.
     let bound = keepers[0].info().worst_hand_over(TTL);
     let mut waiters = tokio::task::JoinSet::new();
     for (keeper, name) in keepers.iter().flat_map(|keeper| NAMES.map(|name| (keeper, name))) {
@@ -144,7 +144,7 @@ async fn chaos(length: Duration) {
     }
     println!("{done} sections done and {cut} cut short in {grants} grants, {round} leaders gone: 0 overlaps");
     println!(
-        "the longest that nobody was inside, elections and all: {longest:?}; afterwards all were served in {bound:?}"
+        "the longest time without a holder, elections and all: {longest:?}; afterwards all were served in {bound:?}"
     );
     assert!(done > 20 * length.as_secs() / 10, "only {done} sections in {length:?}");
     eventually(SOON, "no claim is left", || cluster.ctl(&["get", "chaos-", "--prefix"]).is_empty());

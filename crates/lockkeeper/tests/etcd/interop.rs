@@ -36,7 +36,7 @@ fn section(dir: &Path, token: u64) {
     let _ = std::fs::remove_file(&inside);
 }
 
-/// The same for a shell under `etcdctl lock`.
+/// The critical section for a shell under `etcdctl lock`.
 const SECTION: &str = r#"
 cd "$1"
 (set -C; : > inside) 2>/dev/null || echo overlap >> log
@@ -52,7 +52,7 @@ fn fresh() -> TempDir {
     dir
 }
 
-/// Checks the log of a mix: nobody met inside, nothing was counted twice, and tokens rise over both sides.
+/// Checks the log of a mix: no two holders met inside, nothing was counted twice, and tokens rise over both sides.
 fn judge(dir: &TempDir, ours: usize, theirs: usize) {
     let log = dir.read("log").expect("a log");
     let overlaps = log.lines().filter(|line| *line == "overlap").count();
@@ -143,7 +143,7 @@ async fn both_ways(args: &'static [&'static str]) {
         assert!(!holds(&peer, name), "ours is held");
         guard.release().await.expect("released");
         eventually(SOON, "theirs comes in", || holds(&peer, name));
-        // Theirs keeps ours out, until it lets go; nobody is known to hold it.
+        // Theirs keeps ours out, until it lets go; its holder is not known.
         assert!(lock.clone().try_acquire().await.expect("answered").is_none());
         let record = keeper.inspect(name).await.expect("inspected").expect("held");
         assert_eq!((record.holders.len(), record.holders[0].note.clone()), (1, None));

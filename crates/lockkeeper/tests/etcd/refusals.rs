@@ -12,7 +12,7 @@ use testkit::{EtcdServer, SOON, eventually};
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(6);
 
-/// The same from a server that has just started: an outage is an error, and asked about again.
+/// An answer from a server that has just started: an outage is an error, and asked about again.
 async fn taken_at_last(keeper: &Keeper, name: &str) -> Guard {
     let end = Instant::now() + SOON;
     loop {

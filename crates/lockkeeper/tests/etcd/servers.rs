@@ -12,7 +12,7 @@ use testkit::{EtcdCluster, EtcdServer, SOON, eventually};
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(6);
 
-/// The same from a cluster that may be electing: an outage is an error, and asked about again.
+/// An answer from a cluster that may be electing: an outage is an error, and asked about again.
 async fn taken_at_last(keeper: &Keeper, name: &str) -> Guard {
     let end = Instant::now() + SOON;
     loop {
@@ -27,7 +27,7 @@ async fn connect_error(url: &str) -> Error {
     Keeper::connect(url).await.map(|_| ()).expect_err("an error")
 }
 
-/// Somebody stands in line.
+/// A claim stands in line.
 async fn waits(keeper: &Keeper, name: &str, count: u32) {
     let end = Instant::now() + SOON;
     while keeper.inspect(name).await.expect("inspected").is_none_or(|record| record.waiting != count) {
@@ -97,7 +97,7 @@ async fn a_waiter_whose_lease_was_revoked_stands_in_line_anew_and_never_holds_on
             let after = server.ctl(&["get", "x/", "--prefix", "--keys-only"]);
             after != before && after.lines().filter(|line| line.starts_with("x/")).count() == 2
         });
-        assert!(!waiting.is_finished(), "nobody has released");
+        assert!(!waiting.is_finished(), "no holder has released");
         waiting.abort();
         waits(&holder, "x", 0).await;
     }

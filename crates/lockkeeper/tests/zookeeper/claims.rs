@@ -62,7 +62,7 @@ async fn tokens_rise_also_for_those_who_came_after_a_break() {
         tokens.push(turn(&store, claim).await);
         released(&store, claim).await;
     }
-    // Whoever comes to an empty line needs no other number than its child's.
+    // A claim that finds an empty line needs no other number than its child's.
     let e = queued("x", Mode::Exclusive);
     let Attempt::Granted(last) = asked(&store, &e).await else { panic!("it is free") };
     tokens.push(last.token);
@@ -128,7 +128,7 @@ async fn a_strange_child_keeps_no_claim_in_the_line() {
 
 /// Permits are given back in any order: each wakes as many as watched it, once.
 #[tokio::test]
-async fn a_permit_given_back_wakes_nobody_twice() {
+async fn a_permit_given_back_wakes_no_waiter_twice() {
     const LIMIT: usize = 8;
     let server = ZooKeeperServer::new();
     let store = store(&server, "permits").await;
@@ -164,7 +164,7 @@ async fn many_who_find_no_server_wait_for_one_answer_together() {
     let (claims, began): (Vec<Claim>, _) =
         ((0..40).map(|n| queued(&n.to_string(), Mode::Exclusive)).collect(), Instant::now());
     for answer in store.try_acquire(&claims).await {
-        let error = answer.expect_err("nobody is there");
+        let error = answer.expect_err("no server is there");
         assert_eq!(error.kind(), lockkeeper::ErrorKind::Unavailable, "{error}");
     }
     // Each waits for as long as a session may take to open, not for the others before it.

@@ -116,7 +116,7 @@ pub(crate) async fn hand_overs(server: &ZooKeeperServer, store: Arc<dyn Store>, 
         match store.try_acquire(std::slice::from_ref(claim)).await.remove(0).expect("answered") {
             Attempt::Granted(_) => assert_eq!(place, 0),
             Attempt::Held(held) => assert_eq!(held.place.map(|p| p as usize), Some(place)),
-            Attempt::Cancelled => panic!("nobody has released it"),
+            Attempt::Cancelled => panic!("no holder has released it"),
         }
     }
     let count = count.min(waiters);

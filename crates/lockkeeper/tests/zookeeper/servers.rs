@@ -101,7 +101,7 @@ async fn a_frozen_server_loses_the_lock_at_its_deadline_and_the_rest_is_swept_wh
     assert!(after <= TTL + Duration::from_secs(2), "{after:?}");
     drop(guard);
     drop(paused);
-    // The session may have survived, and nobody's claim with it: the next one must not wait for its end.
+    // The session may have survived, with a claim that no task owns: the next one must not wait for its end.
     let next = taken(&two, "x").await;
     next.release().await.expect("released");
     let client = raw(&server).await;
@@ -148,7 +148,7 @@ async fn a_restart_of_the_server_keeps_the_lock_when_it_is_quick() {
 #[tokio::test]
 async fn mistakes_and_refusals_are_one_clear_sentence_each() {
     let server = ZooKeeperServer::new();
-    // Nobody listens.
+    // The receiver is gone.
     let error = connect_error("zookeeper://127.0.0.1:1").await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("no server answered"), "{error}");

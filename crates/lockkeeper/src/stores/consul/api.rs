@@ -1,9 +1,10 @@
 //! The endpoints that locks need, and their JSON.
 
+use super::connect::{Answer, Http};
 use super::error::{error, not_consul, refused};
-use super::http::{Answer, Http};
-use super::names::{Value, in_url};
+use super::keys::{Value, in_url};
 use crate::error::{Error, ErrorKind, Result};
+use crate::stores::shared::timing::ASK_LIMIT;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::{Method, StatusCode};
@@ -18,7 +19,7 @@ pub(super) const MAX_OPS: usize = 64;
 pub(super) struct Entry {
     pub(super) value: Vec<u8>,
     pub(super) flags: u64,
-    /// Who holds it; empty when nobody does.
+    /// The session that holds it; empty when it is free.
     pub(super) session: String,
     pub(super) modify_index: u64,
 }
@@ -183,7 +184,7 @@ struct NewSession<'a> {
     lock_delay: String,
     behavior: &'static str,
     node_checks: &'a [String],
-    /// The older name of the same, which must not be left to its default.
+    /// The older name of `NodeChecks`, which must not be left to its default.
     #[serde(skip_serializing_if = "Option::is_none")]
     checks: Option<[String; 0]>,
 }
@@ -218,13 +219,13 @@ fn json<'a, T: Deserialize<'a>>(answer: &'a Answer, what: &str) -> Result<T> {
 }
 
 impl Http {
-    /// A key, after whatever was written before; `None` when it is absent. And the index to wait from.
+    /// A key after all earlier writes, `None` when it is absent; and the index to wait from.
     pub(super) async fn get(&self, key: &str, limit: Duration) -> Result<(Option<Entry>, u64)> {
         let path = format!("/v1/kv/{}?consistent=", in_url(key));
         entry(&self.send(Method::GET, &path, Vec::new(), limit).await?)
     }
 
-    /// The same once it has changed, or after the wait.
+    /// A key once it has changed, or after the wait.
     pub(super) async fn get_changed(&self, key: &str, block: Block) -> Result<(Option<Entry>, u64)> {
         let path = format!("/v1/kv/{}?{}", in_url(key), block.query());
         entry(&self.wait(&path, block.limit()).await?)
@@ -301,7 +302,7 @@ impl Http {
         let path = format!("/v1/session/info/{}", in_url(id));
         let answer = match block {
             Some(block) => self.wait(&format!("{path}?{}", block.query()), block.limit()).await?,
-            None => self.send(Method::GET, &format!("{path}?consistent="), Vec::new(), super::core::ASK_LIMIT).await?,
+            None => self.send(Method::GET, &format!("{path}?consistent="), Vec::new(), ASK_LIMIT).await?,
         };
         match answer.status {
             StatusCode::OK => {
@@ -345,7 +346,7 @@ fn transaction(answer: &Answer) -> Result<Txn> {
             Ok(Txn::Done(keys.map(|kv| (kv.key, kv.modify_index)).collect()))
         }
         (StatusCode::CONFLICT, false) => Ok(Txn::Not(errors.into_iter().map(|e| (e.op_index, e.what)).collect())),
-        _ => Err(not_consul("a transaction of which nobody says whether it happened")),
+        _ => Err(not_consul("a transaction without a word on whether it happened")),
     }
 }
 

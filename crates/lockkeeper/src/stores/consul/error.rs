@@ -1,6 +1,6 @@
 //! From what an agent says to an error of ours: one table.
 
-use super::http::Answer;
+use super::connect::Answer;
 use crate::error::{Error, ErrorKind};
 use crate::name::escape;
 

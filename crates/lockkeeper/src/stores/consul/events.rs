@@ -1,113 +1,80 @@
-//! What happens without being asked for: the end of a session, and of a key that somebody waits for.
+//! What `tend` does: notices the end of sessions and of keys that claims wait for, and sweeps what releases left behind.
 //!
-//! Each is one query that waits at the server. They are hints: whoever waits also asks by itself, and a session that has
-//! ended is noticed by the next renewal too.
+//! Each watch is one query that waits at the server. What it tells is a hint: a waiter also asks by itself, and a renewal
+//! notices a session that has ended.
 
 use super::api::Block;
 use super::core::{Core, News, Session};
 use crate::clock::system_now;
 use crate::name::LockName;
-use crate::store::Event;
-use std::collections::VecDeque;
+use crate::store::{Event, Sink};
+use crate::stores::shared::timing::{MAX_PAUSE, back_off};
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
 /// How long a query waits at the server.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// How often claims that were left behind are looked for; that asks nobody when there are none.
+/// How often claims that were left behind are looked for; without any that sends nothing.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
 
 /// How many keys are watched at once; each takes a connection. Waiters beyond look by themselves.
 const MOST_WATCHES: usize = 32;
 
-/// The longest pause before an agent that could not be reached is asked again.
-const MAX_PAUSE: Duration = Duration::from_secs(2);
-
-/// The queries under way.
-#[derive(Debug)]
-pub(super) struct Events {
-    news: mpsc::UnboundedReceiver<News>,
-    pending: VecDeque<Event>,
-    jobs: JoinSet<Done>,
-    watches: usize,
-}
-
-#[derive(Debug)]
+/// How a watch has ended.
 enum Done {
     /// A session needs no watching any more.
     Session,
-    /// A key is free, or not awaited any more.
+    /// A key is free, or no claim waits for it any more.
     Key { name: LockName, freed: bool },
 }
 
-impl Events {
-    pub(super) fn new(news: mpsc::UnboundedReceiver<News>) -> Self {
-        Self { news, pending: VecDeque::new(), jobs: JoinSet::new(), watches: 0 }
-    }
-
-    pub(super) async fn next(&mut self, core: &Arc<Core>) -> Event {
-        loop {
-            if let Some(event) = self.pending.pop_front() {
-                return event;
-            }
-            tokio::select! {
-                Some(news) = self.news.recv() => self.hear(core, news),
-                Some(done) = self.jobs.join_next(), if !self.jobs.is_empty() => {
-                    if let Ok(Done::Key { name, freed }) = done {
-                        self.watches = self.watches.saturating_sub(1);
-                        core.unwatched(&name, freed);
-                        if freed {
-                            self.pending.push_back(Event::Wake(name));
-                        }
-                    }
+/// Watches and sweeps for as long as the keeper lives.
+pub(super) async fn tend(core: &Core, events: &Sink) {
+    let Some(mut inbox) = core.news.take() else { return };
+    let mut jobs: FuturesUnordered<BoxFuture<'_, Done>> = FuturesUnordered::new();
+    jobs.push(Box::pin(sweep(core)));
+    let mut watches = 0;
+    loop {
+        tokio::select! {
+            Some(news) = inbox.recv() => match news {
+                News::Event(event) => events.tell(event),
+                News::Session(session) => jobs.push(Box::pin(watch_session(core, session, events))),
+                News::Watch { name, .. } if watches >= MOST_WATCHES => core.unwatched(&name, false),
+                News::Watch { name, key, index } => {
+                    watches += 1;
+                    jobs.push(Box::pin(watch_key(core, name, key, index)));
                 }
-                else => std::future::pending().await,
-            }
-        }
-    }
-
-    fn hear(&mut self, core: &Arc<Core>, news: News) {
-        match news {
-            News::Event(event) => self.pending.push_back(event),
-            News::Session(session) => {
-                self.jobs.spawn(sweep_session(core.clone(), session.clone()));
-                self.jobs.spawn(watch_session(core.clone(), session));
-            }
-            News::Watch { name, .. } if self.watches >= MOST_WATCHES => core.unwatched(&name, false),
-            News::Watch { name, key, index } => {
-                self.watches += 1;
-                self.jobs.spawn(watch_key(core.clone(), name, key, index));
-            }
+            },
+            Some(done) = jobs.next() => if let Done::Key { name, freed } = done {
+                watches = watches.saturating_sub(1);
+                core.unwatched(&name, freed);
+                if freed {
+                    events.tell(Event::Wake(name));
+                }
+            },
         }
     }
 }
 
-/// Whether somebody may still need a session.
-fn is_used(session: &Session) -> bool {
-    !session.has_ended() && system_now().since(session.acked()) < session.ttl
-}
-
-/// Ends what releases have left behind on a session.
-async fn sweep_session(core: Arc<Core>, session: Arc<Session>) -> Done {
-    while is_used(&session) {
+/// Ends what releases have left behind, again and again.
+async fn sweep(core: &Core) -> Done {
+    loop {
         tokio::time::sleep(SWEEP_EVERY).await;
-        core.sweep(&session).await;
+        core.sweep().await;
     }
-    Done::Session
 }
 
-/// Waits for the end of a session, for as long as somebody may need it.
-async fn watch_session(core: Arc<Core>, session: Arc<Session>) -> Done {
+/// Waits for the end of a session, for as long as a claim may need it.
+async fn watch_session(core: &Core, session: Arc<Session>, events: &Sink) -> Done {
     let (mut index, mut failures, mut begun) = (0, 0, 0);
-    while is_used(&session) {
+    while !session.has_ended() && system_now().since(session.acked()) < session.ttl {
         match core.http.session_info(&session.id, Some(Block { index, wait: WAIT })).await {
             Ok((Some(_), at)) => {
                 if failures > 0 {
-                    // Whatever happened meanwhile was not told.
-                    core.tell(News::Event(Event::Reconnected));
+                    events.tell(Event::Reconnected);
                 }
                 (index, failures) = (go_on(index, at, &mut begun).await, 0);
             }
@@ -120,6 +87,9 @@ async fn watch_session(core: Arc<Core>, session: Arc<Session>) -> Done {
             }
             Err(error) => {
                 crate::log::say(move || tracing::debug!(%error, "the session with Consul cannot be watched"));
+                if failures == 0 {
+                    events.tell(Event::Disconnected);
+                }
                 failures += 1;
                 pause(failures).await;
             }
@@ -128,8 +98,8 @@ async fn watch_session(core: Arc<Core>, session: Arc<Session>) -> Done {
     Done::Session
 }
 
-/// Waits until a key is free, for as long as somebody waits for it.
-async fn watch_key(core: Arc<Core>, name: LockName, key: String, mut index: u64) -> Done {
+/// Waits until a key is free, for as long as a claim waits for it.
+async fn watch_key(core: &Core, name: LockName, key: String, mut index: u64) -> Done {
     let mut begun = 0;
     while core.is_awaited(&name) {
         match core.http.get_changed(&key, Block { index, wait: WAIT }).await {
@@ -137,7 +107,7 @@ async fn watch_key(core: Arc<Core>, name: LockName, key: String, mut index: u64)
                 return Done::Key { name, freed: true };
             }
             Ok((_, at)) => index = go_on(index, at, &mut begun).await,
-            // Whoever still waits asks by itself, and is watched again.
+            // A claim that still waits asks by itself, and its key is watched again.
             Err(_) => {
                 pause(1).await;
                 break;
@@ -147,8 +117,8 @@ async fn watch_key(core: Arc<Core>, name: LockName, key: String, mut index: u64)
     Done::Key { name, freed: false }
 }
 
-/// The index for the next query. One that went back is begun anew, and the query after that is answered at once: not again
-/// and again, when somebody on the way takes the indexes away.
+/// The index for the next query. An index that went back is begun anew, and such a query is answered at once; the pause is
+/// for a proxy on the way that removes the indexes of all answers.
 async fn go_on(index: u64, at: u64, begun: &mut u32) -> u64 {
     if at >= index && at > 0 {
         *begun = 0;
@@ -160,5 +130,5 @@ async fn go_on(index: u64, at: u64, begun: &mut u32) -> u64 {
 }
 
 async fn pause(failures: u32) {
-    tokio::time::sleep(crate::stores::shared::timing::back_off(Duration::from_millis(50), failures, MAX_PAUSE)).await;
+    tokio::time::sleep(back_off(Duration::from_millis(50), failures, MAX_PAUSE)).await;
 }

@@ -2,52 +2,53 @@
 //!
 //! **Algorithm.** A held lock is a key that the holder's session has locked, in one transaction that compares that the
 //! key was absent, or free and unchanged since it was looked at; the index of that transaction is the token. A release
-//! deletes the key if it is still at that index. Nobody stands in line: whoever waits watches the key and tries again
-//! when it is free, and of all who try one is first.
+//! deletes the key if it is still at that index. There is no line: a claim that waits watches the key and tries again
+//! when it is free, and of all that try one is first.
 //!
 //! **Time.** A keeper has one session for each TTL it uses, in whole seconds, and one renewal prolongs all its claims.
 //! Consul keeps a session for its TTL at least and for twice that at most, longer when the leader changes; then a
 //! lock-delay keeps the key locked for as long as the holder may still believe in it (see `lock_delay`).
 //!
-//! **Layout**, to be read with `consul kv get -recurse`: see `names.rs`. `consul lock NAME` and Go's `api.Lock` on the key
+//! **Layout**, to be read with `consul kv get -recurse`: see `keys.rs`. `consul lock NAME` and Go's `api.Lock` on the key
 //! `NAME/.lock` exclude these locks and are excluded by them.
 //!
 //! **Guarantee**: `Consensus`.
 
 mod acquire;
 mod api;
+mod connect;
 mod core;
 mod error;
 mod events;
-mod http;
-mod names;
+mod keys;
+mod operators;
 mod options;
-mod people;
 mod registers;
+mod renew;
 
-use self::core::{ASK_LIMIT, Core, LONGEST_TTL, SHORTEST_TTL};
+use self::core::{Core, LONGEST_TTL, SHORTEST_TTL};
 use crate::error::{Error, Result};
 use crate::name::LockName;
-use crate::register::{Entry, Pass, Register, Written};
+use crate::register::Register;
 use crate::store::{
     Attempt, Break, Claim, Cursor, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
 };
+use crate::stores::shared::batch::together;
 use crate::stores::shared::connecting;
+use crate::stores::shared::register::Registers;
+use crate::stores::shared::timing::ASK_LIMIT;
 use crate::token::Token;
 use async_trait::async_trait;
-use events::Events;
-use futures_util::future::join_all;
-use http::Http;
+use connect::Http;
 use options::Options;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 
 /// Locks on a Consul cluster; see the [module](self).
 #[derive(Debug)]
 pub struct ConsulStore {
     core: Arc<Core>,
-    events: tokio::sync::Mutex<Events>,
+    registers: Registers<Core>,
 }
 
 impl ConsulStore {
@@ -66,8 +67,8 @@ impl ConsulStore {
         let options = Options::parse(scheme, place, pairs)?;
         let asked = connecting::ask(ask(options.clone())).await;
         asked.map_err(|e| e.in_store("consul").during("connect").at(&options.server()))?;
-        let (sender, news) = mpsc::unbounded_channel();
-        Ok(Self { core: Arc::new(Core::new(options, sender)), events: Events::new(news).into() })
+        let core = Arc::new(Core::new(options));
+        Ok(Self { registers: Registers(core.clone()), core })
     }
 }
 
@@ -86,26 +87,19 @@ async fn ask(options: Options) -> Result<()> {
 #[async_trait]
 impl Store for ConsulStore {
     fn info(&self) -> StoreInfo {
-        StoreInfo {
-            servers: self.core.http.options.server(),
-            expiry: Expiry::Session,
-            push: true,
-            runtime: Runtime::Tokio,
-            ttl_floor: Duration::from_secs(SHORTEST_TTL),
-            ttl_ceiling: Duration::from_secs(LONGEST_TTL),
+        let options = &self.core.http.options;
+        StoreInfo::new("consul", Guarantee::Consensus)
+            .servers(options.server())
+            .expiry(Expiry::Session)
+            .push()
+            .runtime(Runtime::Tokio)
+            .ttl(Duration::from_secs(SHORTEST_TTL), Duration::from_secs(LONGEST_TTL))
             // The server lets a session live for twice its TTL, and then the lock-delay begins.
-            ttl_factor: 2,
-            hand_over_slack: self.core.http.options.longest_lock_delay() + Duration::from_secs(2),
-            ..StoreInfo::new("consul", Guarantee::Consensus)
-        }
+            .hand_over(2, options.longest_lock_delay() + Duration::from_secs(2))
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
-        let named = async |claim: &Claim| self.core.acquire(claim).await.map_err(|e| e.for_lock(&claim.name));
-        match claims {
-            [claim] => vec![named(claim).await],
-            claims => join_all(claims.iter().map(named)).await,
-        }
+        together(claims, |claim| self.core.acquire(claim)).await
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
@@ -113,22 +107,15 @@ impl Store for ConsulStore {
     }
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
-        let named = async |claim: &Claim| self.core.release(claim).await.map_err(|e| e.for_lock(&claim.name));
-        match claims {
-            [claim] => vec![named(claim).await],
-            claims => join_all(claims.iter().map(named)).await,
-        }
+        together(claims, |claim| self.core.release(claim)).await
     }
 
     async fn tend(&self, events: Sink) {
-        let mut stream = self.events.lock().await;
-        loop {
-            events.tell(stream.next(&self.core).await);
-        }
+        events::tend(&self.core, &events).await;
     }
 
     fn registers(&self) -> Option<&dyn Register> {
-        Some(self)
+        Some(&self.registers)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
@@ -141,20 +128,5 @@ impl Store for ConsulStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.core.break_lock(name, token).await
-    }
-}
-
-#[async_trait]
-impl Register for ConsulStore {
-    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
-        self.core.enter(key, pass).await
-    }
-
-    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
-        self.core.write(key, pass, value, ttl).await
-    }
-
-    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
-        self.core.read(key).await
     }
 }

@@ -1,6 +1,6 @@
 //! What a store URL says: where, as whom, how.
 
-use super::names;
+use super::keys;
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::name::escape;
@@ -40,7 +40,7 @@ pub(super) struct Options {
     /// Checks of the agent's node that end a session early.
     pub(super) checks: Vec<String>,
     lock_delay: Option<Duration>,
-    pub(super) keys: names::Keys,
+    pub(super) keys: keys::Keys,
 }
 
 impl fmt::Debug for Options {
@@ -64,7 +64,7 @@ impl Options {
         let (host, port) = parse_address(split.hosts)?;
         let mut files = TlsFiles::new(&URL, USUAL);
         let (mut namespace, mut partition, mut datacenter) = (None, None, None);
-        let (mut lock_delay, mut checks, mut suffix) = (None, Vec::new(), names::SUFFIX.to_owned());
+        let (mut lock_delay, mut checks, mut suffix) = (None, Vec::new(), keys::SUFFIX.to_owned());
         for (option, value) in pairs {
             if files.take(option, value)? {
                 continue;
@@ -87,7 +87,7 @@ impl Options {
             }
         }
         let named = [("dc", &datacenter), ("ns", &namespace), ("partition", &partition)];
-        let query = named.iter().filter_map(|(name, value)| Some(format!("{name}={}", names::in_url(value.as_ref()?))));
+        let query = named.iter().filter_map(|(name, value)| Some(format!("{name}={}", keys::in_url(value.as_ref()?))));
         let tls = if scheme == "consuls" {
             Some(tls(&host, files)?)
         } else {
@@ -104,7 +104,7 @@ impl Options {
             partition,
             checks,
             lock_delay,
-            keys: names::Keys::new(&crate::url::decode(split.path)?, &suffix)?,
+            keys: keys::Keys::new(&crate::url::decode(split.path)?, &suffix)?,
         })
     }
 

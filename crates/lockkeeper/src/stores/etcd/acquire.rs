@@ -1,20 +1,21 @@
 //! Taking a lock, or a place in its line; and the claim that asks again.
 
-use super::core::{Core, limit};
+use super::claims::ClaimState;
+use super::core::Core;
 use super::error::Fault;
 use super::keys::{self, Entry, Keys, note_text};
 use super::lease::Lease;
 use super::line::{self, Line, few, reads};
 use super::proto::{Compare, Op, Txn};
-use super::seats::Seat;
 use crate::clock::system_now;
 use crate::error::{Error, Result};
 use crate::store::{Attempt, Claim, Held, LossReason, Mode};
+use crate::stores::shared::timing::call_limit;
 use crate::token::Token;
 use std::sync::Arc;
 
-/// How often a permit is tried again because somebody else came in between; each time somebody else has got on.
-const MOST_RACES: u32 = 200;
+/// Maximum attempts to take a permit; every failed one means that another claim joined or left the line.
+const MAX_RACES: u32 = 200;
 
 /// What became of a claim.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(super) enum Asked {
     Refused(Held),
     /// The claim has been there since that revision.
     Known(i64),
-    /// Its key is there since that revision, left over from a claim that nobody knows any more.
+    /// Its key is there since that revision, left over from a claim that is forgotten.
     Leftover(i64),
     /// It has ended.
     Over(LossReason),
@@ -37,24 +38,24 @@ impl Core {
         let keys = self.keys(&claim.name)?;
         let mut first = true;
         loop {
-            let known = self.seat(claim.holder);
-            if known.as_ref().is_some_and(|seat| seat.releasing.is_some() || seat.lost.is_some()) {
+            let known = self.sessions.state(claim.holder);
+            if known.as_ref().is_some_and(|state| state.is_over()) {
                 return Ok(Attempt::Cancelled);
             }
-            if let Some(seat) = known.as_ref().filter(|seat| seat.created.is_some()) {
-                return Box::pin(self.ask_again(claim, &keys, seat)).await;
+            if let Some(state) = known.as_ref().filter(|state| state.created.is_some()) {
+                return Box::pin(self.ask_again(claim, &keys, state)).await;
             }
             let lease = match known {
-                Some(seat) if !seat.lease.has_ended() => seat.lease,
+                Some(state) if !state.session.has_ended() => state.session,
                 _ => match self.ready_lease(claim.ttl, system_now()) {
                     Some(lease) => lease,
                     None => Box::pin(self.lease_for(claim.ttl)).await?,
                 },
             };
-            let Some(seat) = self.sit(claim, &keys, &lease) else { return Ok(Attempt::Cancelled) };
+            let Some(state) = self.begin(claim, &keys, &lease) else { return Ok(Attempt::Cancelled) };
             let asked = match claim.mode {
-                Mode::Permit { .. } => Box::pin(self.ask_permit(claim, &keys, &seat)).await,
-                _ => self.ask(claim, &keys, &seat).await,
+                Mode::Permit { .. } => Box::pin(self.ask_permit(claim, &keys, &state)).await,
+                _ => self.ask(claim, &keys, &state).await,
             };
             match asked {
                 Err(fault) if !fault.is_definite() => {
@@ -65,22 +66,22 @@ impl Core {
                 _ if lease.has_ended() => {}
                 Ok(Asked::Leftover(created)) if first => {
                     first = false;
-                    self.answered(claim, false);
-                    // Only while the claim has its seat does nobody else have its key.
-                    if self.seat(claim.holder).is_none_or(|now| now.key != seat.key) {
+                    self.answered(claim.holder, false);
+                    // While the claim has its state, no other claim of this keeper has its key.
+                    if self.sessions.state(claim.holder).is_none_or(|now| now.key != state.key) {
                         return Ok(Attempt::Cancelled);
                     }
-                    Box::pin(self.clear(&seat.key, created, limit(claim.ttl))).await?;
+                    Box::pin(self.clear(&state.key, created, call_limit(claim.ttl))).await?;
                     continue;
                 }
                 Err(fault) => {
-                    self.answered(claim, true);
+                    self.answered(claim.holder, true);
                     return Err(fault.into());
                 }
                 Ok(asked) => return self.settle(claim, &keys, &lease, asked).await,
             }
             // A claim on a lease that has ended was not made, or is gone: once more, on another lease.
-            self.stand_up(claim.holder);
+            self.forget(claim.holder);
             self.lease_ended(&lease);
             if !std::mem::take(&mut first) {
                 return Err(Fault::NoLease.into());
@@ -89,56 +90,43 @@ impl Core {
     }
 
     async fn settle(&self, claim: &Claim, keys: &Keys, lease: &Arc<Lease>, asked: Asked) -> Result<Attempt> {
-        let wanted = self.answered(claim, matches!(asked, Asked::Refused(_)));
+        let wanted = self.answered(claim.holder, matches!(asked, Asked::Refused(_)));
         Ok(match asked {
             // Its release came first, and this answer late.
             Asked::Holds(_) | Asked::Waits(_) if !wanted => Attempt::Cancelled,
             Asked::Holds(token) => Attempt::Granted(lease.grant(token, claim)),
             Asked::Waits(held) | Asked::Refused(held) => Attempt::Held(held),
             Asked::Over(_) | Asked::Leftover(_) => {
-                self.stand_up(claim.holder);
+                self.forget(claim.holder);
                 Attempt::Cancelled
             }
             Asked::Known(created) => {
-                self.edit(claim.holder, |seat| seat.created = Some(created));
-                match self.seat(claim.holder) {
-                    Some(seat) => return Box::pin(self.ask_again(claim, keys, &seat)).await,
+                self.sessions.edit(claim.holder, |state| state.created = Some(created));
+                match self.sessions.state(claim.holder) {
+                    Some(state) => return Box::pin(self.ask_again(claim, keys, &state)).await,
                     None => Attempt::Cancelled,
                 }
             }
         })
     }
 
-    /// One acquire has been answered; with `over` the claim has nothing at the server, unless another is still under way.
-    /// Whether somebody still wants it.
-    fn answered(&self, claim: &Claim, over: bool) -> bool {
-        let left = self.edit(claim.holder, |seat| {
-            seat.unanswered = seat.unanswered.saturating_sub(1);
-            (seat.unanswered, seat.releasing.is_none())
-        });
-        if over && matches!(left, Some((0, _))) {
-            self.stand_up(claim.holder);
-        }
-        left.is_some_and(|(_, wanted)| wanted)
-    }
-
     /// Takes a free lock, or a place in line, in one transaction that writes nothing when refused.
-    async fn ask(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Asked, Fault> {
-        if seat.unanswered == 1
-            && let Some(asked) = self.ask_first(claim, keys, seat).await?
+    async fn ask(&self, claim: &Claim, keys: &Keys, state: &ClaimState) -> Result<Asked, Fault> {
+        if state.unanswered == 1
+            && let Some(asked) = self.ask_first(claim, keys, state).await?
         {
             return Ok(asked);
         }
-        Box::pin(self.ask_closely(claim, keys, seat)).await
+        Box::pin(self.ask_closely(claim, keys, state)).await
     }
 
-    /// The same for a claim that may be there already.
-    async fn ask_closely(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Asked, Fault> {
-        let own = &seat.key;
-        let tomb = keys::tomb(seat.lease.id, claim.holder);
+    /// What a claim asks whose key may be there already.
+    async fn ask_closely(&self, claim: &Claim, keys: &Keys, state: &ClaimState) -> Result<Asked, Fault> {
+        let own = &state.key;
+        let tomb = keys::tomb(state.session.id, claim.holder);
         let mut compare = free(claim.mode, keys, own);
         compare.push(Compare::absent(&tomb));
-        let put = Op::put(&own[..], note_text(claim), seat.lease.id);
+        let put = Op::put(&own[..], note_text(claim), state.session.id);
         let otherwise = if claim.queue {
             let mut then = vec![put.clone()];
             then.extend(reads(keys, claim.mode, own, &tomb, 0));
@@ -147,7 +135,7 @@ impl Core {
         } else {
             few(keys, own, &tomb)
         };
-        let mut answer = self.rpc.txn(Txn { compare, then: vec![put], otherwise }, limit(claim.ttl)).await?;
+        let mut answer = self.rpc.txn(Txn { compare, then: vec![put], otherwise }, call_limit(claim.ttl)).await?;
         let revision = answer.revision();
         if answer.succeeded {
             return self.holds(claim, revision, revision);
@@ -165,12 +153,12 @@ impl Core {
 
     /// What a claim asks first, as short as can be: it goes to the log of every member. `None` when its own key is there
     /// already, which takes a closer look.
-    async fn ask_first(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Option<Asked>, Fault> {
-        let own = &seat.key;
-        let put = Op::put(&own[..], note_text(claim), seat.lease.id);
+    async fn ask_first(&self, claim: &Claim, keys: &Keys, state: &ClaimState) -> Result<Option<Asked>, Fault> {
+        let own = &state.key;
+        let put = Op::put(&own[..], note_text(claim), state.session.id);
         let joins = claim.queue && claim.mode == Mode::Exclusive;
         let txn = if joins {
-            // Whoever is first then holds.
+            // The first in line then holds.
             Txn { compare: vec![Compare::absent(own)], then: vec![put, line::first(keys)], otherwise: Vec::new() }
         } else {
             let otherwise = if claim.queue {
@@ -181,7 +169,7 @@ impl Core {
             };
             Txn { compare: free(claim.mode, keys, own), then: vec![put], otherwise }
         };
-        let mut answer = self.rpc.txn(txn, limit(claim.ttl)).await?;
+        let mut answer = self.rpc.txn(txn, call_limit(claim.ttl)).await?;
         let (succeeded, revision) = (answer.succeeded, answer.revision());
         let queued = answer.nested().is_some_and(|nested| nested.succeeded);
         let first = answer.ranges().next().and_then(|range| range.kvs.into_iter().next());
@@ -197,17 +185,17 @@ impl Core {
         }
     }
 
-    /// The same for a permit: whether there is room is counted here, and holds if nobody has come since.
-    async fn ask_permit(&self, claim: &Claim, keys: &Keys, seat: &Seat) -> Result<Asked, Fault> {
-        let (own, lease) = (&seat.key, seat.lease.id);
+    /// What a permit asks: whether there is room is counted here, and true if the line has not changed since.
+    async fn ask_permit(&self, claim: &Claim, keys: &Keys, state: &ClaimState) -> Result<Asked, Fault> {
+        let (own, lease) = (&state.key, state.session.id);
         let tomb = keys::tomb(lease, claim.holder);
         let mut line = Line::default();
-        for _ in 0..MOST_RACES {
+        for _ in 0..MAX_RACES {
             let unchanged = Compare::unchanged_since(keys.all(), line.revision);
             let compare = vec![unchanged, Compare::absent(own), Compare::absent(&tomb)];
             let then = vec![Op::put(&own[..], note_text(claim), lease)];
             let otherwise = reads(keys, claim.mode, own, &tomb, 0);
-            let answer = self.rpc.txn(Txn { compare, then, otherwise }, limit(claim.ttl)).await?;
+            let answer = self.rpc.txn(Txn { compare, then, otherwise }, call_limit(claim.ttl)).await?;
             let revision = answer.revision();
             if answer.succeeded {
                 if line.has_room(claim.mode) {
@@ -235,7 +223,9 @@ impl Core {
                 return Ok(Asked::Refused(line.held(None)));
             }
         }
-        Err(Fault::Refused(Error::unavailable("too many others ask for a permit at the same time").in_store("etcd")))
+        Err(Fault::Refused(
+            Error::unavailable("too many other clients ask for a permit at the same time").in_store("etcd"),
+        ))
     }
 }
 
@@ -247,7 +237,7 @@ fn known(claim: &Claim, own: &Entry) -> Asked {
 /// The value of a tombstone that an operator's break leaves.
 pub(super) const BROKEN: &[u8] = b"broken";
 
-/// That nobody is in the way of one more of this mode.
+/// That no claim is in the way of one more of this mode.
 fn free(mode: Mode, keys: &Keys, own: &[u8]) -> Vec<Compare> {
     if mode != Mode::Shared {
         return vec![Compare::empty(keys.all())];

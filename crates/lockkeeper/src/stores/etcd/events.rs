@@ -1,29 +1,27 @@
-//! What `tend` does on the keeper's thread: one stream of watches, and what they tell. None of it is needed for a
-//! lock to be right, only for speed: calls find out by themselves. What it does for leases is in `care.rs`.
+//! What `tend` does on the keeper's thread: one stream of watches, and what they tell. Locks are right without it, only
+//! slower: calls find out by themselves. What it does for leases is in `lease_upkeep.rs`.
 
 use super::acquire::BROKEN;
-use super::care::{Arm, Kept};
-use super::core::{ASK_LIMIT, Before, Core, News, Watch, lock};
+use super::connect::Connection;
+use super::core::{Before, Core, News, Watch};
 use super::error::Fault;
 use super::keys;
 use super::lease::Lease;
-use super::link::Line;
+use super::lease_upkeep::{Arm, Kept};
 use super::proto::{KeyEvent, WatchAnswer, WatchCancel, WatchCreate, WatchOp, WatchRequest};
 use crate::clock::{Stamp, system_now};
 use crate::error::Error;
 use crate::name::LockName;
-use crate::store::{Event, LossReason};
+use crate::store::{Event, LossReason, Sink};
+use crate::stores::shared::timing::{ASK_LIMIT, MAX_PAUSE, back_off};
 use crate::token::HolderId;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt, poll_fn};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::Streaming;
-
-/// The longest pause before the stream is opened again.
-const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// The pause before a stream whose watches were refused is opened for a second time; it doubles.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
@@ -31,10 +29,9 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// Deletes only, as etcd numbers filters.
 const NO_PUTS: i32 = 0;
 
-/// What `tend` reads.
+/// The state of `tend`.
 pub(super) struct Events {
-    news: mpsc::UnboundedReceiver<News>,
-    pending: VecDeque<Event>,
+    sink: Sink,
     stream: Option<Box<Stream>>,
     opening: bool,
     failures: u32,
@@ -51,15 +48,9 @@ pub(super) struct Events {
     pub(super) jobs: FuturesUnordered<BoxFuture<'static, Done>>,
 }
 
-impl std::fmt::Debug for Events {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Events").field("watches", &self.targets.len()).finish_non_exhaustive()
-    }
-}
-
 pub(super) struct Stream {
     /// The connection it was opened on, and the login it was opened with.
-    line: Line,
+    connection: Connection,
     requests: mpsc::UnboundedSender<WatchRequest>,
     answers: Streaming<WatchAnswer>,
 }
@@ -89,10 +80,9 @@ pub(super) enum Done {
 }
 
 impl Events {
-    pub(super) fn new(news: mpsc::UnboundedReceiver<News>) -> Self {
+    fn new(sink: Sink) -> Self {
         Self {
-            news,
-            pending: VecDeque::new(),
+            sink,
             stream: None,
             opening: false,
             failures: 0,
@@ -107,23 +97,23 @@ impl Events {
         }
     }
 
-    pub(super) async fn next(&mut self, core: &Arc<Core>) -> Event {
+    /// Watches, and looks after leases, for as long as the keeper lives.
+    pub(super) async fn tend(core: &Arc<Core>, sink: Sink) {
+        let Some(mut inbox) = core.news.take() else { return };
+        let mut events = Self::new(sink);
         loop {
-            if let Some(event) = self.pending.pop_front() {
-                return event;
+            if events.stream.is_none() && !events.opening && !events.leases.is_empty() {
+                events.opening = true;
+                events.jobs.push(Box::pin(open(core.clone(), events.pause())));
             }
-            if self.stream.is_none() && !self.opening && !self.leases.is_empty() {
-                self.opening = true;
-                self.jobs.push(Box::pin(open(core.clone(), self.pause())));
-            }
-            let pause = self.look_after(core);
+            let pause = events.look_after(core);
             tokio::select! {
-                answer = next_answer(&mut self.stream) => match answer {
-                    Some(answer) => self.answer(core, answer),
-                    None => self.closed(core),
+                answer = next_answer(&mut events.stream) => match answer {
+                    Some(answer) => events.answer(core, answer),
+                    None => events.closed(core),
                 },
-                Some(news) = self.news.recv() => self.hear(core, news),
-                Some(done) = self.jobs.next(), if !self.jobs.is_empty() => self.done(core, done),
+                Some(news) = inbox.recv() => events.hear(core, news),
+                Some(done) = events.jobs.next(), if !events.jobs.is_empty() => events.done(core, done),
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -137,8 +127,7 @@ impl Events {
         if self.failures == 0 {
             return Duration::ZERO;
         }
-        let pause = Duration::from_millis(20).saturating_mul(1 << self.failures.min(8)).min(MAX_PAUSE);
-        pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+        back_off(Duration::from_millis(20), self.failures, MAX_PAUSE)
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -147,10 +136,10 @@ impl Events {
 
     fn hear(&mut self, core: &Arc<Core>, news: News) {
         match news {
-            News::Event(event) => self.pending.push_back(event),
+            News::Event(event) => self.sink.tell(event),
             News::Lease(lease) => drop(self.leases.insert(lease.id, Kept::new(lease))),
             News::Watch(watch) if self.stream.is_none() => {
-                core.edit(watch.holder, |seat| seat.watched = false);
+                core.sessions.edit(watch.holder, |state| state.watched = false);
                 self.missed = true;
             }
             News::Watch(watch) => self.watch(watch),
@@ -169,7 +158,7 @@ impl Events {
             self.cancel(old);
         }
         let before = match before {
-            Before::Nobody => None,
+            Before::Nothing => None,
             Before::Key(key) => Some(self.create([key, Vec::new()], revision, true, Target::Before(holder, name))),
             Before::Fewer { keys, than, same, others } => {
                 let target = Target::Fewer { holder, name, than, same, others };
@@ -245,12 +234,12 @@ impl Events {
             }
             Some(Target::Own(holder)) if deleted => {
                 let holder = *holder;
-                if let Some(seat) = core.seat(holder).filter(|seat| seat.releasing.is_none() && seat.lost.is_none()) {
+                if let Some(state) = core.sessions.state(holder).filter(|state| !state.is_over()) {
                     let core = core.clone();
                     self.jobs.push(Box::pin(async move {
-                        let tomb = keys::tomb(seat.lease.id, holder);
+                        let tomb = keys::tomb(state.session.id, holder);
                         // Without an answer the next renewal finds out.
-                        core.why_gone(&tomb, &seat.lease).await.map_or(Done::Nothing, |why| Done::Gone(holder, why))
+                        core.why_gone(&tomb, &state.session).await.map_or(Done::Nothing, |why| Done::Gone(holder, why))
                     }));
                 }
             }
@@ -270,18 +259,18 @@ impl Events {
     }
 
     fn wake(&mut self, core: &Core, holder: HolderId, name: LockName) {
-        core.edit(holder, |seat| seat.hinted = true);
-        self.pending.push_back(Event::Wake(name));
+        core.sessions.edit(holder, |state| state.hinted = true);
+        self.sink.tell(Event::Wake(name));
     }
 
     fn lost(&mut self, core: &Core, holder: HolderId, reason: LossReason) {
-        let news = core.edit(holder, |seat| {
-            let news = seat.lost.is_none() && seat.releasing.is_none();
-            seat.lost = seat.lost.or_else(|| news.then(|| (reason, system_now())));
+        let news = core.sessions.edit(holder, |state| {
+            let news = !state.is_over();
+            state.lost = state.lost.or_else(|| news.then(|| (reason, system_now())));
             news
         });
         if news == Some(true) {
-            self.pending.push_back(Event::Lost(holder, reason));
+            self.sink.tell(Event::Lost(holder, reason));
         }
     }
 
@@ -289,7 +278,7 @@ impl Events {
     /// calls have a new one: the stream begins anew with that.
     fn refused(&mut self, core: &Core) {
         if let Some(stream) = &self.stream {
-            core.rpc.log_out(&stream.line);
+            core.rpc.log_out(&stream.connection);
         }
         self.refused = self.refused.saturating_add(1);
         self.closed(core);
@@ -303,9 +292,9 @@ impl Events {
             Some(Target::Own(holder) | Target::Before(holder, _) | Target::Fewer { holder, .. }) => {
                 let Some(Watched { own, before }) = self.claims.remove(&holder) else { return };
                 [Some(own), before].into_iter().flatten().for_each(|id| self.cancel(id));
-                let name = core.edit(holder, |seat| {
-                    seat.watched = false;
-                    seat.name.clone()
+                let name = core.sessions.edit(holder, |state| {
+                    state.watched = false;
+                    state.name.clone()
                 });
                 if let Some(name) = name {
                     self.wake(core, holder, name);
@@ -323,9 +312,8 @@ impl Events {
         for kept in self.leases.values_mut().filter(|kept| kept.arm != Arm::UnderWay) {
             kept.arm = Arm::At(system_now());
         }
-        for (_, seat) in lock(&core.seats).iter_mut() {
-            (seat.watched, seat.hinted) = (false, true);
-        }
+        core.sessions.edit_all(|state| (state.watched, state.hinted) = (false, true));
+        self.sink.tell(Event::Disconnected);
     }
 
     fn done(&mut self, core: &Arc<Core>, done: Done) {
@@ -333,7 +321,7 @@ impl Events {
             Done::Opened(Ok(stream)) => {
                 (self.opening, self.failures, self.stream) = (false, 0, Some(stream));
                 if std::mem::take(&mut self.missed) {
-                    self.pending.push_back(Event::Reconnected);
+                    self.sink.tell(Event::Reconnected);
                 }
             }
             Done::Opened(Err(error)) => {
@@ -379,14 +367,14 @@ async fn next_answer(stream: &mut Option<Box<Stream>>) -> Option<WatchAnswer> {
 async fn open(core: Arc<Core>, pause: Duration) -> Done {
     tokio::time::sleep(pause).await;
     let opened = async {
-        let line = core.rpc.line(ASK_LIMIT).await?;
+        let connection = core.rpc.connection(ASK_LIMIT).await?;
         let (requests, mut from) = mpsc::unbounded_channel();
         // A server says nothing before the first watch is there; this one is for a key that never exists.
         let first = WatchCreate { key: b"/lk/nothing".to_vec(), watch_id: 1, ..WatchCreate::default() };
         let _ = requests.send(WatchRequest { op: Some(WatchOp::Create(first)) });
-        let answers = core.rpc.watch(&line, poll_fn(move |cx| from.poll_recv(cx))).await.map_err(Error::from)?;
-        Ok(Box::new(Stream { line, requests, answers }))
+        let answers = core.rpc.watch(&connection, poll_fn(move |cx| from.poll_recv(cx))).await.map_err(Error::from)?;
+        Ok(Box::new(Stream { connection, requests, answers }))
     };
-    let late = || Err(Error::unavailable("the server does not answer").in_store("etcd"));
-    Done::Opened(tokio::time::timeout(ASK_LIMIT, opened).await.unwrap_or_else(|_| late()))
+    let timed_out = || Err(Error::unavailable("the server does not answer").in_store("etcd"));
+    Done::Opened(tokio::time::timeout(ASK_LIMIT, opened).await.unwrap_or_else(|_| timed_out()))
 }

@@ -1,8 +1,8 @@
 //! A connection that gathers what is written to it.
 //!
 //! The headers of a call and its body are written one after the other, and each write is a packet that wakes the server.
-//! Here they wait until whatever else is ready on this runtime has had its turn, and go out together; so do calls that
-//! became ready at the same time.
+//! Here they wait until every other task that is ready on this runtime has had its turn, and go out together. Calls that
+//! became ready at the same time go out together too.
 
 use futures_util::future::BoxFuture;
 use hyper_util::rt::TokioIo;

@@ -2,7 +2,7 @@
 //!
 //! - `BASE/LEASE-N` an Exclusive claim, `BASE/s-LEASE-N` a Shared one, `BASE/p7-LEASE-N` a permit of 7; held or waiting, in
 //!   the order of their creation. LEASE is the lease's id in hexadecimal, as other clients write it; N tells claims of one
-//!   lease apart. Keys are used again: etcd remembers each one until the next compaction, and whoever reads a line passes
+//!   lease apart. Keys are used again: etcd remembers each one until the next compaction, and a reader of a line passes
 //!   all that were ever in it. A claim's own is the key with its creation revision.
 //! - BASE is the name itself, or for a name with a `/`: `/` and the name with `/` and `%` percent-encoded. With native
 //!   names it is always the name.
@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::store::{Claim, Held, HolderRecord, Mode, Note};
 use crate::stores::etcd::proto::KeyValue;
+use crate::text;
 use crate::token::{HolderId, Token};
 
 /// How names become keys.
@@ -117,14 +118,7 @@ pub(super) fn ranges(names: Names, prefix: &[u8]) -> Vec<[Vec<u8>; 2]> {
 
 /// The first key that does not begin with `prefix`; one zero byte means "to the end".
 fn after(prefix: &[u8]) -> Vec<u8> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if last < 0xff {
-            end.push(last + 1);
-            return end;
-        }
-    }
-    vec![0]
+    text::upper_bound(prefix).unwrap_or_else(|| vec![0])
 }
 
 /// Whether a key is none of a lock.
@@ -179,7 +173,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// What is not ours counts as Exclusive, whatever it is.
+    /// A key of another client counts as Exclusive.
     pub(super) fn read(keys: &Keys, kv: KeyValue) -> Self {
         let suffix = kv.key.get(keys.prefix.len()..).unwrap_or_default();
         let (holder, note) = std::str::from_utf8(&kv.value).ok().and_then(parse_note).unzip();
@@ -204,7 +198,7 @@ impl Entry {
         HolderRecord { note, token, since, ..HolderRecord::new(self.mode) }
     }
 
-    /// What somebody who is refused is told.
+    /// What a refused claim is told.
     pub(super) fn held(&self, place: Option<u32>) -> Held {
         let HolderRecord { note, token, since, .. } = self.record();
         Held { holder: note, token, since, remaining: None, place }
@@ -237,7 +231,7 @@ pub(super) fn base_of(kv: &KeyValue) -> Option<&[u8]> {
     (kv.lease != 0 && (ours.is_empty() || ours[0] == b'-')).then_some(&kv.key[..slash])
 }
 
-/// How many at the head of a line hold: all that fit together, nobody overtaking.
+/// How many at the head of a line hold: all that fit together, none overtaking.
 pub(super) fn holders(line: &[Entry]) -> usize {
     let Some(first) = line.first() else { return 0 };
     let most = match first.mode {
@@ -268,33 +262,13 @@ fn parse_note(text: &str) -> Option<(HolderId, (Note, u64))> {
     Some((holder, (Note::new(text()?, pid, text()?), since)))
 }
 
-/// ASCII without `:`, `/` and whatever a terminal would act on.
+/// ASCII without `:`, `/` and control characters.
 pub(super) fn encode(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        if byte.is_ascii_alphanumeric() || b"-._@+".contains(&byte) {
-            text.push(byte.into());
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    text
+    text::encode(bytes, b'%', |byte| byte.is_ascii_alphanumeric() || b"-._@+".contains(&byte))
 }
 
-pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&byte, tail)) = rest.split_first() {
-        rest = tail;
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &rest[2..];
-    }
-    Some(bytes)
+pub(super) fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
+    text::decode(bytes, b'%')
 }
 
 #[cfg(test)]

@@ -3,61 +3,24 @@
 //! A lease lives as long as keep-alives come: those of the engine's renewals, and while nothing is held those of
 //! `tend`, so that an acquire finds one ready.
 
-use super::core::{Core, MAX_OPS, News, limit, lock};
+use super::core::{Core, MAX_OPS, News};
 use super::error::{Fault, unknown};
 use super::keys;
 use super::proto::{Op, Range, RangeAnswer, Txn};
-use crate::clock::{Stamp, system_now};
+use crate::clock::Stamp;
 use crate::error::Result;
-use crate::store::{Claim, Event, Grant, LossReason};
-use crate::token::Token;
+use crate::store::{Event, LossReason};
+use crate::stores::shared::session::{Session, whole_seconds};
+use crate::stores::shared::timing::call_limit;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One lease.
+pub(super) type Lease = Session<Granted>;
+
+/// A lease as the server knows it.
 #[derive(Debug)]
-pub(super) struct Lease {
+pub(super) struct Granted {
     pub(super) id: i64,
-    /// What the server granted.
-    pub(super) ttl: Duration,
-    /// What was asked for, in whole seconds.
-    class: u64,
-    /// The stamp of the last keep-alive that was acknowledged.
-    acked: AtomicU64,
-    /// When it was last looked for by an acquire.
-    used: AtomicU64,
-    ended: AtomicBool,
-}
-
-impl Lease {
-    pub(super) fn acked(&self) -> Stamp {
-        Stamp::from_micros(self.acked.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn used(&self) -> Stamp {
-        Stamp::from_micros(self.used.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
-    }
-
-    /// Whether a claim can be made on it without asking.
-    fn is_fresh(&self, now: Stamp) -> bool {
-        !self.has_ended() && now.since(self.acked()) < self.ttl / 2
-    }
-
-    pub(super) fn grant(&self, token: Token, claim: &Claim) -> Grant {
-        Grant { token, stamp: claim.stamp, lease: self.left(claim) }
-    }
-
-    /// What is left from the claim's stamp on: the lease counts from its last keep-alive, whoever asked for that.
-    pub(super) fn left(&self, claim: &Claim) -> Duration {
-        let age = claim.stamp.since(self.acked());
-        // The engine allows a hundredth of what it is told for clocks that differ; the age needs that allowance too.
-        self.ttl.min(claim.ttl).saturating_sub(age + age / 99)
-    }
 }
 
 /// What was seen after a keep-alive.
@@ -69,58 +32,41 @@ pub(super) struct Kept {
 }
 
 impl Core {
-    /// The lease for new claims of this TTL, if one is there that was kept alive not long ago.
+    /// The lease for new claims of this TTL, if it was kept alive not long ago.
     pub(super) fn ready_lease(&self, ttl: Duration, now: Stamp) -> Option<Arc<Lease>> {
-        let leases = lock(&self.leases);
-        let lease = leases.get(&self.class(ttl))?;
-        lease.used.store(now.as_micros(), Ordering::Relaxed);
-        lease.is_fresh(now).then(|| lease.clone())
+        self.sessions.ready(self.class(ttl), now)
     }
 
-    /// The same, asking for it.
+    /// The lease for new claims of this TTL: kept alive, or granted.
     pub(super) async fn lease_for(&self, ttl: Duration) -> Result<Arc<Lease>> {
-        // One grant for all who come at once.
-        let _one_at_a_time = self.granting.lock().await;
-        let now = system_now();
-        if let Some(lease) = self.ready_lease(ttl, now) {
-            return Ok(lease);
+        let (class, limit) = (self.class(ttl), call_limit(ttl));
+        let renew = |old: Arc<Lease>, now| async move { Ok(self.keep_alive(&old, now, &[], limit).await?.is_some()) };
+        let open = async {
+            let seconds = i64::try_from(class).unwrap_or(i64::MAX);
+            let granted = self.rpc.lease_grant(seconds, limit).await?;
+            // A login that may not keep what goes with a lease is told so by its first claim.
+            if let Err(fault @ Fault::Refused(_)) = self.put_session(granted.id, limit).await {
+                return Err(fault.into());
+            }
+            let ttl = Duration::from_secs(u64::try_from(granted.ttl).unwrap_or(0));
+            Ok((ttl, Granted { id: granted.id }))
+        };
+        let (lease, new) = self.sessions.get(class, renew, open).await?;
+        if new {
+            self.news.tell(News::Lease(lease.clone()));
         }
-        let class = self.class(ttl);
-        let old = lock(&self.leases).get(&class).cloned();
-        if let Some(old) = old
-            && self.keep_alive(&old, now, &[], limit(ttl)).await?.is_some()
-        {
-            return Ok(old);
-        }
-        let now = system_now();
-        let seconds = i64::try_from(class).unwrap_or(i64::MAX);
-        let granted = self.rpc.lease_grant(seconds, limit(ttl)).await?;
-        let lease = Arc::new(Lease {
-            id: granted.id,
-            ttl: Duration::from_secs(u64::try_from(granted.ttl).unwrap_or(0)),
-            class,
-            used: AtomicU64::new(now.as_micros()),
-            acked: AtomicU64::new(now.as_micros()),
-            ended: AtomicBool::new(false),
-        });
-        // A login that may not keep what goes with a lease is told so by its first claim.
-        if let Err(fault @ Fault::Refused(_)) = self.put_session(&lease, limit(ttl)).await {
-            return Err(fault.into());
-        }
-        lock(&self.leases).insert(class, lease.clone());
-        self.tell(News::Lease(lease.clone()));
         Ok(lease)
     }
 
     fn class(&self, ttl: Duration) -> u64 {
-        (ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0)).max(self.floor)
+        whole_seconds(ttl).max(self.floor)
     }
 
     /// Keeps a lease alive, then looks at some keys: which of them are there, created when they should. `None` when the lease has ended.
     ///
     /// A keep-alive is answered by one member on its own. One that has been replaced as the leader without noticing would
     /// prolong nothing, so it counts only when a read through the same member, which needs a majority, finds the same term
-    /// afterwards: nobody else was the leader at the time of the keep-alive.
+    /// afterwards: no other member was the leader at the time of the keep-alive.
     pub(super) async fn keep_alive(
         &self,
         lease: &Arc<Lease>,
@@ -142,8 +88,8 @@ impl Core {
         keys: &[(Vec<u8>, i64)],
         limit: Duration,
     ) -> Result<Option<Kept>, Fault> {
-        let line = self.rpc.line(limit).await.map_err(Fault::Refused)?;
-        let answer = match self.rpc.keep_alive(&line, lease.id, limit).await {
+        let connection = self.rpc.connection(limit).await.map_err(Fault::Refused)?;
+        let answer = match self.rpc.keep_alive(&connection, lease.id, limit).await {
             Ok(answer) if answer.ttl > 0 => answer,
             Ok(_) | Err(Fault::NoLease) => {
                 self.lease_ended(lease);
@@ -162,7 +108,7 @@ impl Core {
             if then.is_empty() {
                 then.push(Range::one(keys::session(lease.id)).keys_only().into());
             }
-            let read = self.rpc.txn_on(&line, Txn { then, ..Txn::default() }, limit).await?;
+            let read = self.rpc.txn_on(&connection, Txn { then, ..Txn::default() }, limit).await?;
             if read.header.as_ref().map(|header| header.raft_term) != term {
                 return Err(unknown("the leader has changed during the keep-alive"));
             }
@@ -172,39 +118,14 @@ impl Core {
             };
             kept.there.extend(read.ranges().zip(chunk).map(there));
         }
-        lease.acked.fetch_max(stamp.as_micros(), Ordering::Relaxed);
+        lease.renewed(stamp);
         Ok(Some(kept))
     }
 
     /// A lease is over, and so is every claim on it.
     pub(super) fn lease_ended(&self, lease: &Arc<Lease>) {
-        if lease.ended.swap(true, Ordering::AcqRel) {
-            return;
+        for holder in self.sessions.end(lease) {
+            self.news.tell(News::Event(Event::Lost(holder, LossReason::SessionEnded)));
         }
-        let mut leases = lock(&self.leases);
-        if leases.get(&lease.class).is_some_and(|current| current.id == lease.id) {
-            leases.remove(&lease.class);
-        }
-        drop(leases);
-        let now = system_now();
-        for (holder, seat) in lock(&self.seats).iter_mut() {
-            if seat.lease.id == lease.id && seat.lost.is_none() {
-                seat.lost = Some((LossReason::SessionEnded, now));
-                self.tell(News::Event(Event::Lost(*holder, LossReason::SessionEnded)));
-            }
-        }
-    }
-
-    /// A lease that nobody has used for long is given up.
-    pub(super) fn retire(&self, lease: &Arc<Lease>) -> bool {
-        let mut leases = lock(&self.leases);
-        let idle = !lock(&self.seats).values().any(|seat| seat.lease.id == lease.id);
-        if idle {
-            lease.ended.store(true, Ordering::Release);
-            if leases.get(&lease.class).is_some_and(|current| current.id == lease.id) {
-                leases.remove(&lease.class);
-            }
-        }
-        idle
     }
 }

@@ -81,7 +81,7 @@ impl Line {
         self.first.as_ref().map_or_else(|| Held { place, ..Held::default() }, |first| first.held(place))
     }
 
-    /// Whether everybody before the claim fits together with it.
+    /// Whether all claims before this one fit together with it.
     pub(super) fn admits(&self, mode: Mode, own: &[u8], created: i64) -> bool {
         match mode {
             Mode::Permit { .. } => self.index(own).is_some_and(|at| at < holders(&self.head)),
@@ -114,7 +114,7 @@ impl Line {
     /// What to watch until the claim may hold.
     pub(super) fn before(&self, keys: &Keys, mode: Mode, own: &[u8], created: i64) -> Before {
         let Mode::Permit { limit } = mode else {
-            return self.last_before(own, created).map_or(Before::Nobody, |entry| Before::Key(entry.key.clone()));
+            return self.last_before(own, created).map_or(Before::Nothing, |entry| Before::Key(entry.key.clone()));
         };
         let before = || self.head.iter().filter(|entry| entry.created < created);
         Before::Fewer {

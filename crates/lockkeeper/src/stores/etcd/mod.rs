@@ -1,11 +1,11 @@
 //! Locks across machines, on an etcd cluster (3.4 or newer).
 //!
-//! **Algorithm.** A claim is a key on the keeper's lease; all keys of a lock in the order of their creation are its line,
-//! and those at the head who fit together hold. Taking a free lock is one transaction; one that does not wait compares the
-//! whole line with nothing and writes nothing when refused, one that waits joins the line, watches the key right before
-//! it and takes the lock when that is gone. Who came before can only become fewer, so a turn that has come
-//! stays. The token is the revision at which ownership was proved: that of the key when the lock was free, that of the
-//! key written anew when the turn came. Nobody is granted by an event: after each, the line is read.
+//! **Algorithm.** A claim is a key on the keeper's lease. All keys of a lock in the order of their creation are its line,
+//! and those at the head that fit together hold. Taking a free lock is one transaction. A claim that does not wait compares
+//! that the line is empty, and writes nothing when refused. A claim that waits joins the line, watches the key right before
+//! it, and takes the lock when that is gone. The keys before a claim can only become fewer, so a turn that has come stays.
+//! The token is the revision at which ownership was proved: that of the key when the lock was free, that of the key
+//! written anew when the turn came. No event grants a lock: after each, the line is read.
 //!
 //! **Time.** A keeper has one lease for each TTL it uses, in whole seconds, and one keep-alive renews all its claims. It
 //! counts when a majority has confirmed that its leader still is one. A lease ends by the leader's clock; a new leader
@@ -17,50 +17,49 @@
 //! **Guarantee**: `Consensus`.
 
 mod acquire;
-mod care;
+mod claims;
+mod connect;
 mod core;
 mod error;
 mod events;
 mod gathered;
 mod keys;
 mod lease;
+mod lease_upkeep;
 mod line;
-mod link;
+mod operators;
 mod options;
-mod people;
 mod proto;
 mod registers;
 mod renew;
 mod rpc;
-mod seats;
-mod sweep;
-mod turn;
+mod waiting;
 
-use self::core::{ASK_LIMIT, Core};
+use self::core::Core;
 use crate::error::{Error, Result};
 use crate::name::LockName;
-use crate::register::{Entry, Pass, Register, Written, check_value};
+use crate::register::Register;
 use crate::store::{
     Attempt, Break, Claim, Cursor, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
 };
+use crate::stores::shared::batch::together;
 use crate::stores::shared::connecting;
+use crate::stores::shared::register::Registers;
+use crate::stores::shared::timing::ASK_LIMIT;
 use crate::token::Token;
 use async_trait::async_trait;
 use error::explain;
 use events::Events;
-use futures_util::future::join_all;
 use options::Options;
-use proto::{Op, Range, Txn};
 use rpc::Rpc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 
 /// Locks on an etcd cluster; see the [module](self).
 #[derive(Debug)]
 pub struct EtcdStore {
     core: Arc<Core>,
-    events: tokio::sync::Mutex<Events>,
+    registers: Registers<Core>,
 }
 
 impl EtcdStore {
@@ -79,8 +78,8 @@ impl EtcdStore {
         let servers = rpc.options().servers();
         let asked = connecting::ask(async move { Ok((shortest_lease(&rpc).await?, rpc)) }).await;
         let (floor, rpc) = asked.map_err(|e| e.in_store("etcd").during("connect").at(&servers))?;
-        let (sender, news) = mpsc::unbounded_channel();
-        Ok(Self { core: Arc::new(Core::new(rpc, floor, sender)), events: Events::new(news).into() })
+        let core = Arc::new(Core::new(rpc, floor));
+        Ok(Self { registers: Registers(core.clone()), core })
     }
 
     /// An error of a call about one lock.
@@ -118,29 +117,27 @@ async fn shortest_lease(rpc: &Rpc) -> Result<u64> {
 #[async_trait]
 impl Store for EtcdStore {
     fn info(&self) -> StoreInfo {
-        StoreInfo {
-            servers: self.core.rpc.options().servers(),
-            expiry: Expiry::Session,
-            queue: true,
-            shared: true,
-            permits: true,
-            push: true,
-            runtime: Runtime::Tokio,
-            ttl_floor: Duration::from_secs(self.core.floor),
-            // A new leader begins every lease anew.
-            ttl_factor: 2,
-            // The server looks for ended leases twice a second, and an election can fall in between.
-            hand_over_slack: Duration::from_secs(5),
-            ..StoreInfo::new("etcd", Guarantee::Consensus)
-        }
+        let info = StoreInfo::new("etcd", Guarantee::Consensus);
+        let longest = info.ttl_ceiling;
+        info.servers(self.core.rpc.options().servers())
+            .expiry(Expiry::Session)
+            .queue()
+            .shared()
+            .permits()
+            .push()
+            .runtime(Runtime::Tokio)
+            .ttl(Duration::from_secs(self.core.floor), longest)
+            // A new leader begins every lease anew. The server looks for ended leases twice a second, and an election can
+            // fall in between.
+            .hand_over(2, Duration::from_secs(5))
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
-        let named = async |claim: &Claim| self.core.acquire(claim).await.map_err(|e| self.explained(e, &claim.name));
-        match claims {
-            [claim] => vec![named(claim).await],
-            claims => join_all(claims.iter().map(named)).await,
-        }
+        together(
+            claims,
+            |claim| async move { self.core.acquire(claim).await.map_err(|e| self.explained(e, &claim.name)) },
+        )
+        .await
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
@@ -148,22 +145,19 @@ impl Store for EtcdStore {
     }
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
-        let named = async |claim: &Claim| self.core.release(claim).await.map_err(|e| self.explained(e, &claim.name));
-        match claims {
-            [claim] => vec![named(claim).await],
-            claims => join_all(claims.iter().map(named)).await,
-        }
+        together(
+            claims,
+            |claim| async move { self.core.release(claim).await.map_err(|e| self.explained(e, &claim.name)) },
+        )
+        .await
     }
 
     async fn tend(&self, events: Sink) {
-        let mut stream = self.events.lock().await;
-        loop {
-            events.tell(stream.next(&self.core).await);
-        }
+        Events::tend(&self.core, events).await;
     }
 
     fn registers(&self) -> Option<&dyn Register> {
-        Some(self)
+        Some(&self.registers)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
@@ -181,46 +175,5 @@ impl Store for EtcdStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.core.break_lock(name, token).await.map_err(|e| self.explained(e, name))
-    }
-}
-
-/// An error of a call about registers, whose keys are all our own.
-fn in_registers(error: Error) -> Error {
-    explain(error, "readwrite", &[keys::OURS.as_bytes()])
-}
-
-#[async_trait]
-impl Register for EtcdStore {
-    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
-        let value = keys::value(key);
-        let raised = self.core.raise(key, pass, || vec![Range::one(&value[..]).into()]).await.map_err(in_registers)?;
-        Ok(match raised {
-            Ok(answer) => {
-                let found = answer.ranges().next().and_then(|range| range.kvs.into_iter().next());
-                Entry::Entered(found.map(|kv| kv.value))
-            }
-            Err(seen) => Entry::Stale { seen },
-        })
-    }
-
-    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
-        check_value(value)?;
-        let lease = match ttl {
-            Some(ttl) => self.core.value_lease(ttl).await?,
-            None => 0,
-        };
-        let raised = self.core.raise(key, pass, || vec![Op::put(keys::value(key), value, lease)]);
-        let raised = raised.await.map_err(in_registers)?;
-        Ok(match raised {
-            Ok(_) => Written::Written,
-            Err(seen) => Written::Stale { seen },
-        })
-    }
-
-    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
-        let then = vec![Range::one(keys::value(key)).into()];
-        let answer = self.core.rpc.txn(Txn { then, ..Txn::default() }, ASK_LIMIT).await;
-        let answer = answer.map_err(|fault| in_registers(fault.into()))?;
-        Ok(answer.ranges().next().and_then(|range| range.kvs.into_iter().next()).map(|kv| kv.value))
     }
 }

@@ -1,12 +1,13 @@
-//! Calls to the cluster, each on a connection of the caller's runtime; see `link.rs` for where those come from.
+//! Calls to the cluster, each on a connection of the caller's runtime; see `connect.rs` for where those come from.
 
+use super::connect::{Cluster, Connection};
 use super::error::{Fault, map, unknown, unreachable};
-use super::link::{Line, Links};
 use super::options::Options;
 use super::proto::{
     Authenticate, Authenticated, LeaseAnswer, LeaseGrant, LeaseId, Nothing, Txn, TxnAnswer, WatchAnswer, WatchRequest,
 };
 use crate::error::{Error, Result};
+use crate::stores::shared::timing::ASK_LIMIT;
 use futures_util::Stream;
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,17 +31,17 @@ const MAX_ANSWER: usize = 64 << 20;
 /// Calls to one cluster.
 #[derive(Debug)]
 pub(super) struct Rpc {
-    links: Arc<Links>,
+    cluster: Arc<Cluster>,
     logging_in: tokio::sync::Mutex<()>,
 }
 
 impl Rpc {
     pub(super) fn new(options: Options) -> Self {
-        Self { links: Arc::new(Links::new(options)), logging_in: tokio::sync::Mutex::default() }
+        Self { cluster: Arc::new(Cluster::new(options)), logging_in: tokio::sync::Mutex::default() }
     }
 
     pub(super) fn options(&self) -> &Options {
-        self.links.options()
+        self.cluster.options()
     }
 
     pub(super) async fn txn(&self, txn: Txn, limit: Duration) -> Result<TxnAnswer, Fault> {
@@ -62,32 +63,39 @@ impl Rpc {
     }
 
     /// One keep-alive, in a stream of its own: nothing to supervise, and each can go to another member.
-    pub(super) async fn keep_alive(&self, line: &Line, id: i64, limit: Duration) -> Result<LeaseAnswer, Fault> {
+    pub(super) async fn keep_alive(
+        &self,
+        connection: &Connection,
+        id: i64,
+        limit: Duration,
+    ) -> Result<LeaseAnswer, Fault> {
         let ask = async {
             let once = futures_util::stream::iter([LeaseId { id, keys: false }]);
             let mut answers: Streaming<LeaseAnswer> =
-                self.stream(line, "/etcdserverpb.Lease/LeaseKeepAlive", once).await?;
+                self.stream(connection, "/etcdserverpb.Lease/LeaseKeepAlive", once).await?;
             match answers.message().await {
                 Ok(Some(answer)) => Ok(answer),
                 Ok(None) => Err(unknown("the server ended the keep-alive without an answer")),
                 Err(status) => Err(map(status)),
             }
         };
-        self.within(line, limit, ask).await
+        self.within(connection, limit, ask).await
     }
 
     /// A transaction on a given connection.
-    pub(super) async fn txn_on(&self, line: &Line, txn: Txn, limit: Duration) -> Result<TxnAnswer, Fault> {
-        self.within(line, limit, send(line, "/etcdserverpb.KV/Txn", txn)).await
+    pub(super) async fn txn_on(&self, connection: &Connection, txn: Txn, limit: Duration) -> Result<TxnAnswer, Fault> {
+        self.within(connection, limit, send(connection, "/etcdserverpb.KV/Txn", txn)).await
     }
 
     /// A stream of watches.
     pub(super) async fn watch(
         &self,
-        line: &Line,
+        connection: &Connection,
         requests: impl Stream<Item = WatchRequest> + Send + 'static,
     ) -> Result<Streaming<WatchAnswer>, Fault> {
-        self.stream(line, "/etcdserverpb.Watch/Watch", requests).await.inspect_err(|fault| self.judge(line, fault))
+        self.stream(connection, "/etcdserverpb.Watch/Watch", requests)
+            .await
+            .inspect_err(|fault| self.judge(connection, fault))
     }
 
     async fn unary<Q, A>(&self, path: &'static str, request: Q, limit: Duration) -> Result<A, Fault>
@@ -95,16 +103,16 @@ impl Rpc {
         Q: prost::Message + Clone + 'static,
         A: prost::Message + Default + 'static,
     {
-        let line = match self.links.ready() {
-            Some(line) => line,
-            None => Box::pin(self.line(limit)).await.map_err(Fault::Refused)?,
+        let connection = match self.cluster.ready() {
+            Some(connection) => connection,
+            None => Box::pin(self.connection(limit)).await.map_err(Fault::Refused)?,
         };
         let again = self.options().login.is_some().then(|| request.clone());
-        match (self.within(&line, limit, send(&line, path, request)).await, again) {
+        match (self.within(&connection, limit, send(&connection, path, request)).await, again) {
             (Err(Fault::LoggedOut), Some(request)) => {
                 Box::pin(async {
-                    let line = self.line(limit).await.map_err(Fault::Refused)?;
-                    self.within(&line, limit, send(&line, path, request)).await
+                    let connection = self.connection(limit).await.map_err(Fault::Refused)?;
+                    self.within(&connection, limit, send(&connection, path, request)).await
                 })
                 .await
             }
@@ -115,12 +123,12 @@ impl Rpc {
     /// Runs a call for at most so long; one that is slow, fails or is given up makes the next ones go to another member.
     async fn within<A>(
         &self,
-        line: &Line,
+        connection: &Connection,
         limit: Duration,
         call: impl Future<Output = Result<A, Fault>>,
     ) -> Result<A, Fault> {
         let began = Instant::now();
-        let mut asking = Asking { links: &self.links, line, began, over: false };
+        let mut asking = Asking { cluster: &self.cluster, connection, began, over: false };
         let mut call = pin!(call);
         let mut timer = pin!(tokio::time::sleep_until(began + DOUBT_AFTER.min(limit / 2).max(SILENCE).min(limit)));
         let mut slow = false;
@@ -133,31 +141,31 @@ impl Rpc {
                         break Err(unknown("the server did not answer in time"));
                     }
                     slow = true;
-                    self.links.leave(line);
+                    self.cluster.leave(connection);
                     timer.as_mut().reset(began + limit);
                 }
             }
         };
         asking.over = true;
-        answer.inspect_err(|fault| self.judge(line, fault)).map_err(|fault| fault.at(&line.at))
+        answer.inspect_err(|fault| self.judge(connection, fault)).map_err(|fault| fault.at(&connection.at))
     }
 
-    fn judge(&self, line: &Line, fault: &Fault) {
+    fn judge(&self, connection: &Connection, fault: &Fault) {
         match fault {
-            Fault::Unknown(_) => self.links.leave(line),
-            Fault::LoggedOut => self.log_out(line),
+            Fault::Unknown(_) => self.cluster.leave(connection),
+            Fault::LoggedOut => self.log_out(connection),
             _ => {}
         }
     }
 
     /// The login that a connection showed has ended.
-    pub(super) fn log_out(&self, line: &Line) {
-        self.links.forget_login(line);
+    pub(super) fn log_out(&self, connection: &Connection) {
+        self.cluster.forget_login(connection);
     }
 
     async fn stream<Q, A>(
         &self,
-        line: &Line,
+        connection: &Connection,
         path: &'static str,
         requests: impl Stream<Item = Q> + Send + 'static,
     ) -> Result<Streaming<A>, Fault>
@@ -165,9 +173,9 @@ impl Rpc {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        let mut grpc = Grpc::new(line.channel.clone());
-        grpc.ready().await.map_err(|e| Fault::Unknown(unreachable(e, &line.at)))?;
-        let mut request = sign(line, requests);
+        let mut grpc = Grpc::new(connection.channel.clone());
+        grpc.ready().await.map_err(|e| Fault::Unknown(unreachable(e, &connection.at)))?;
+        let mut request = sign(connection, requests);
         // A member that is cut off from its leader then ends the stream instead of keeping silent.
         request.metadata_mut().insert("hasleader", AsciiMetadataValue::from_static("true"));
         let codec = ProstCodec::<Q, A>::default();
@@ -176,42 +184,47 @@ impl Rpc {
     }
 
     /// This runtime's connection, logged in.
-    pub(super) async fn line(&self, limit: Duration) -> Result<Line> {
+    pub(super) async fn connection(&self, limit: Duration) -> Result<Connection> {
         let open = async {
-            let line = self.links.open().await?;
-            if self.options().login.is_some() && line.login.is_none() { self.log_in(line).await } else { Ok(line) }
+            let connection = self.cluster.open().await?;
+            if self.options().login.is_some() && connection.login.is_none() {
+                self.log_in(connection).await
+            } else {
+                Ok(connection)
+            }
         };
-        let late = |_| Error::unavailable("the server did not answer in time").in_store("etcd");
-        tokio::time::timeout(limit, open).await.map_err(late)?
+        let timed_out = |_| Error::unavailable("the server did not answer in time").in_store("etcd");
+        tokio::time::timeout(limit, open).await.map_err(timed_out)?
     }
 
-    async fn log_in(&self, line: Line) -> Result<Line> {
-        let Some((name, password)) = self.options().login.clone() else { return Ok(line) };
+    async fn log_in(&self, connection: Connection) -> Result<Connection> {
+        let Some((name, password)) = self.options().login.clone() else { return Ok(connection) };
         let _one_at_a_time = self.logging_in.lock().await;
-        if let Some(line) = self.links.ready() {
-            return Ok(line);
+        if let Some(connection) = self.cluster.ready() {
+            return Ok(connection);
         }
         let request = Authenticate { name, password };
-        let asked = send(&line, "/etcdserverpb.Auth/Authenticate", request);
-        let token = match self.within(&line, super::core::ASK_LIMIT, asked).await {
+        let asked = send(&connection, "/etcdserverpb.Auth/Authenticate", request);
+        let token = match self.within(&connection, ASK_LIMIT, asked).await {
             Ok(Authenticated { token }) => {
-                let odd = |_| Error::unavailable("the server's login token cannot be sent back").in_store("etcd");
-                let mut token = AsciiMetadataValue::try_from(token).map_err(odd)?;
+                let unexpected_reply =
+                    |_| Error::unavailable("the server's login token cannot be sent back").in_store("etcd");
+                let mut token = AsciiMetadataValue::try_from(token).map_err(unexpected_reply)?;
                 token.set_sensitive(true);
                 Some(token)
             }
-            // The server has no users: anybody may do anything, we too.
+            // The server has no users: every client may do everything.
             Err(Fault::Refused(error)) if error.message().contains("authentication is not enabled") => None,
             Err(fault) => return Err(fault.into()),
         };
-        Ok(self.links.logged_in(line, token))
+        Ok(self.cluster.logged_in(connection, token))
     }
 }
 
 /// A call under way. Dropped without an answer, it says whether the member was silent for long.
 struct Asking<'a> {
-    links: &'a Links,
-    line: &'a Line,
+    cluster: &'a Cluster,
+    connection: &'a Connection,
     began: Instant,
     over: bool,
 }
@@ -219,27 +232,27 @@ struct Asking<'a> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         if !self.over && self.began.elapsed() >= SILENCE {
-            self.links.leave(self.line);
+            self.cluster.leave(self.connection);
         }
     }
 }
 
-async fn send<Q, A>(line: &Line, path: &'static str, request: Q) -> Result<A, Fault>
+async fn send<Q, A>(connection: &Connection, path: &'static str, request: Q) -> Result<A, Fault>
 where
     Q: prost::Message + 'static,
     A: prost::Message + Default + 'static,
 {
-    let mut grpc = Grpc::new(line.channel.clone()).max_decoding_message_size(MAX_ANSWER);
+    let mut grpc = Grpc::new(connection.channel.clone()).max_decoding_message_size(MAX_ANSWER);
     // Nothing has been sent when this fails.
-    grpc.ready().await.map_err(|e| Fault::Unknown(unreachable(e, &line.at)))?;
+    grpc.ready().await.map_err(|e| Fault::Unknown(unreachable(e, &connection.at)))?;
     let codec = ProstCodec::<Q, A>::default();
-    let answer = grpc.unary(sign(line, request), PathAndQuery::from_static(path), codec).await;
+    let answer = grpc.unary(sign(connection, request), PathAndQuery::from_static(path), codec).await;
     answer.map(tonic::Response::into_inner).map_err(map)
 }
 
-fn sign<T>(line: &Line, request: T) -> Request<T> {
+fn sign<T>(connection: &Connection, request: T) -> Request<T> {
     let mut request = Request::new(request);
-    if let Some((_, Some(token))) = &line.login {
+    if let Some((_, Some(token))) = &connection.login {
         request.metadata_mut().insert("token", token.clone());
     }
     request

@@ -9,12 +9,20 @@
     feature = "zookeeper"
 ))]
 pub(super) mod address;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+pub(super) mod batch;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(super) mod connecting;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 pub(super) mod connections;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+pub(super) mod inbox;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+pub(super) mod register;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(super) mod server;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+pub(super) mod session;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod shedlock;
 #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -32,3 +40,9 @@ pub(super) mod stuck;
 pub(super) mod timing;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(super) mod tls_files;
+
+/// Locks a table whose steps are never left half-way, so that going on after a panic is safe.
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+pub(super) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,9 +1,9 @@
 //! The claims of one lock in order, and what follows from it. Pure.
 //!
-//! A claim holds when those before it leave room: nobody for Exclusive, only readers for Shared, only permits and fewer
-//! than the limit for Permit. Who came before can only become fewer, so a turn that has come stays.
+//! A claim holds when those before it leave room: none for Exclusive, only readers for Shared, only permits and fewer
+//! than the limit for Permit. The claims before it can only become fewer, so a turn that has come stays.
 
-use super::names::{foreign, limits_differ, parse_child};
+use super::keys::{foreign, limits_differ, parse_child};
 use crate::error::Result;
 use crate::store::Mode;
 use std::collections::BTreeSet;

@@ -12,44 +12,45 @@
 //! ends a guard before that, whatever the connection does. The session's end is the end of all its claims, and a later
 //! claim opens another session.
 //!
-//! **Layout**: see `names.rs`. Curator, kazoo and others on the same path stand in the same line.
+//! **Layout**: see `keys.rs`. Curator, kazoo and others on the same path stand in the same line.
 //!
 //! **Guarantee**: `Consensus`.
 
 mod acquire;
+mod claims;
 mod core;
 mod error;
+mod keys;
 mod line;
-mod names;
 mod nodes;
+mod operators;
 mod options;
-mod people;
 mod registers;
 mod renew;
 mod session;
+mod waiting;
 
 use self::core::Core;
 use crate::error::{Error, Result};
 use crate::name::LockName;
-use crate::register::{Entry, Pass, Register, Written};
+use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Expiry, Guarantee, Mode, Page, Record, Release, Renewal, Runtime, Sink,
-    Store, StoreInfo,
+    Attempt, Break, Claim, Cursor, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
 };
+use crate::stores::shared::batch::together;
+use crate::stores::shared::register::Registers;
 use crate::token::Token;
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use options::Options;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 
 /// Locks on a ZooKeeper ensemble; see the [module](self).
 #[derive(Debug)]
 pub struct ZooKeeperStore {
     core: Arc<Core>,
     timeout: Duration,
-    events: tokio::sync::Mutex<mpsc::UnboundedReceiver<Event>>,
+    registers: Registers<Core>,
 }
 
 impl ZooKeeperStore {
@@ -64,8 +65,7 @@ impl ZooKeeperStore {
     }
 
     pub(crate) async fn from_parts(place: &str, pairs: &[(String, String)]) -> Result<Self> {
-        let (sender, events) = mpsc::unbounded_channel();
-        let core = Core::new(Options::parse(place, pairs)?, sender)?;
+        let core = Core::new(Options::parse(place, pairs)?)?;
         let opened = async {
             let session = core.open(true).await?;
             if session.timeout <= core.options.follower_lag * 2 {
@@ -79,7 +79,7 @@ impl ZooKeeperStore {
         };
         let named = |e: Error| e.in_store("zookeeper").during("connect").at(&core.options.shown_servers());
         let timeout = opened.await.map_err(named)?;
-        Ok(Self { core, timeout, events: events.into() })
+        Ok(Self { registers: Registers(core.clone()), core, timeout })
     }
 }
 
@@ -87,34 +87,20 @@ impl ZooKeeperStore {
 impl Store for ZooKeeperStore {
     fn info(&self) -> StoreInfo {
         let ceiling = self.timeout.saturating_sub(self.core.options.follower_lag);
-        let modes = self.core.options.layout.has_modes();
-        StoreInfo {
-            servers: self.core.options.shown_servers(),
-            expiry: Expiry::Session,
-            queue: true,
-            shared: modes,
-            permits: modes,
-            push: true,
-            runtime: Runtime::Any,
-            ttl_floor: Duration::from_secs(1).min(ceiling),
-            ttl_ceiling: ceiling,
+        let info = StoreInfo::new("zookeeper", Guarantee::Consensus)
+            .servers(self.core.options.shown_servers())
+            .expiry(Expiry::Session)
+            .queue()
+            .push()
+            .runtime(Runtime::Any)
+            .ttl(Duration::from_secs(1).min(ceiling), ceiling)
             // A crashed holder is noticed when its session ends, however short the TTL of its lock was.
-            hand_over_slack: self.timeout + self.core.options.follower_lag,
-            ..StoreInfo::new("zookeeper", Guarantee::Consensus)
-        }
+            .hand_over(1, self.timeout + self.core.options.follower_lag);
+        if self.core.options.layout.has_modes() { info.shared().permits() } else { info }
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
-        let acquire = async |claim: &Claim| {
-            if claim.mode != Mode::Exclusive && !self.core.options.layout.has_modes() {
-                return Err(Error::unsupported("layout=bare has exclusive locks only"));
-            }
-            self.core.acquire(claim).await.map_err(|e| e.for_lock(&claim.name))
-        };
-        match claims {
-            [claim] => vec![acquire(claim).await],
-            claims => join_all(claims.iter().map(acquire)).await,
-        }
+        together(claims, |claim| self.core.acquire(claim)).await
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
@@ -122,22 +108,18 @@ impl Store for ZooKeeperStore {
     }
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
-        let release = async |claim: &Claim| self.core.release(claim).await.map_err(|e| e.for_lock(&claim.name));
-        match claims {
-            [claim] => vec![release(claim).await],
-            claims => join_all(claims.iter().map(release)).await,
-        }
+        together(claims, |claim| self.core.release(claim)).await
     }
 
     async fn tend(&self, events: Sink) {
-        let mut told = self.events.lock().await;
+        let Some(mut told) = self.core.events.take() else { return };
         while let Some(event) = told.recv().await {
             events.tell(event);
         }
     }
 
     fn registers(&self) -> Option<&dyn Register> {
-        Some(self)
+        Some(&self.registers)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
@@ -150,20 +132,5 @@ impl Store for ZooKeeperStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.core.break_lock(name, token).await.map_err(|e| e.for_lock(name))
-    }
-}
-
-#[async_trait]
-impl Register for ZooKeeperStore {
-    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
-        self.core.enter(key, pass).await
-    }
-
-    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
-        self.core.write(key, pass, value, ttl).await
-    }
-
-    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
-        self.core.read(key).await
     }
 }

@@ -1,9 +1,10 @@
 //! Requests that several parts need: finding a claim's child, reading a line, making what is missing.
 
-use super::core::{At, Core};
+use super::claims::ClaimView;
+use super::core::Core;
 use super::error::{is_end, map_err};
+use super::keys::{Data, Layout, token};
 use super::line::Line;
-use super::names::{Data, Layout, token};
 use super::session::Session;
 use crate::clock::wall_time;
 use crate::error::{Error, Result};
@@ -14,9 +15,9 @@ use zookeeper_client::{CreateMode, Error as Driver, Stat};
 impl Core {
     /// The child of a claim whose making was not answered. After `sync` nothing of it can still come: what an older
     /// connection of the session sends is refused once the session has moved on.
-    pub(super) async fn find(&self, at: &At) -> Result<Option<(Arc<str>, i64)>> {
+    pub(super) async fn find(&self, at: &ClaimView) -> Result<Option<(Arc<str>, i64)>> {
         let client = &at.session.client;
-        // Whatever else is in the directory: ours must be found.
+        // The names of all children, of other clients too.
         let synced = client.sync(self.root());
         let reading = client.list_children(&at.dir);
         let read = reading.await;
@@ -82,7 +83,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes a lock's directory, which the server removes when nobody uses it any more.
+    /// Makes a lock's directory, which the server removes when it is empty for long.
     pub(super) async fn make_dir(&self, session: &Arc<Session>, dir: &str) -> std::result::Result<(), Driver> {
         let mode = self.create(CreateMode::Container);
         let made = match session.client.create(dir, b"", &mode).await {

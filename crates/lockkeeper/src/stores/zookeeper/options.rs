@@ -1,6 +1,6 @@
 //! What a store URL says: where, as whom, how.
 
-use super::names::Layout;
+use super::keys::Layout;
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::name::escape;

@@ -1,10 +1,11 @@
 //! Prolonging, and ending. One write proves all claims of the session at once.
 
-use super::acquire::Seen;
-use super::core::{At, Core, Seat};
+use super::claims::{ClaimState, ClaimView};
+use super::core::Core;
 use super::error::map_err;
 use super::line::Line;
 use super::session::Session;
+use super::waiting::Seen;
 use crate::clock::system_now;
 use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};
@@ -26,16 +27,16 @@ impl Core {
     /// `renew` of the contract.
     pub(super) async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
         let mut answers: Vec<Option<Result<Renewal>>> = Vec::with_capacity(claims.len());
-        let mut there: Vec<(usize, At)> = Vec::new();
+        let mut there: Vec<(usize, ClaimView)> = Vec::new();
         for (i, claim) in claims.iter().enumerate() {
             let at = self.at(claim.holder);
-            let leaving = self.edit(claim.holder, |seat| {
-                (seat.stamp, seat.ttl) = (claim.stamp, claim.ttl);
-                seat.leaving.is_some()
+            let leaving = self.edit(claim.holder, |state| {
+                (state.stamp, state.ttl) = (claim.stamp, claim.ttl);
+                state.leaving.is_some()
             });
             answers.push(match (at, leaving) {
                 (Some(at), _) if at.session.has_ended() => {
-                    self.stand_up(claim.holder);
+                    self.forget(claim.holder);
                     Some(Ok(Renewal::Lost(LossReason::SessionEnded)))
                 }
                 (Some(at), Some(false)) if at.child.is_some() => {
@@ -68,11 +69,11 @@ impl Core {
         answers.into_iter().map(|answer| answer.unwrap_or_else(none)).collect()
     }
 
-    /// The same for claims of one session, all in one write.
+    /// Renews claims of one session, all in one write.
     async fn renew_on(
         &self,
         session: &Arc<Session>,
-        mut there: Vec<(usize, At)>,
+        mut there: Vec<(usize, ClaimView)>,
         claims: &[Claim],
     ) -> Vec<(usize, Result<Renewal>)> {
         let mut answers = Vec::with_capacity(there.len());
@@ -121,7 +122,7 @@ impl Core {
                 Err(e) => {
                     let e = self.failed(session, e.into());
                     if session.has_ended() {
-                        there.iter().for_each(|(_, at)| self.stand_up(at.holder));
+                        there.iter().for_each(|(_, at)| self.forget(at.holder));
                         answers.extend(there.iter().map(|(i, _)| (*i, Ok(Renewal::Lost(LossReason::SessionEnded)))));
                     } else {
                         fail(&mut answers, &there, &e);
@@ -142,10 +143,10 @@ impl Core {
     }
 
     /// Whether a waiter should look at the whole line again.
-    fn reads_line(&self, at: &At) -> bool {
-        let looks = |seat: &mut Seat| {
-            let due = seat.place <= FAR || system_now().since(seat.looked) >= FAR_LOOK;
-            seat.token.is_none() && (seat.armed.is_none() || due)
+    fn reads_line(&self, at: &ClaimView) -> bool {
+        let looks = |state: &mut ClaimState| {
+            let due = state.place <= FAR || system_now().since(state.looked) >= FAR_LOOK;
+            state.token.is_none() && (state.armed.is_none() || due)
         };
         self.edit(at.holder, looks).unwrap_or(false)
     }
@@ -154,7 +155,7 @@ impl Core {
     fn prove<'a>(
         &self,
         session: &'a Session,
-        there: &[(usize, At)],
+        there: &[(usize, ClaimView)],
     ) -> impl Future<Output = std::result::Result<(), MultiWriteError>> + Send + use<'a> {
         let mut writer = session.client.new_multi_writer();
         let mut added = Ok(());
@@ -170,7 +171,7 @@ impl Core {
         }
     }
 
-    async fn gone(&self, session: &Arc<Session>, there: &[(usize, At)]) -> Result<HashSet<usize>> {
+    async fn gone(&self, session: &Arc<Session>, there: &[(usize, ClaimView)]) -> Result<HashSet<usize>> {
         let paths: Vec<(usize, String)> =
             there.iter().filter_map(|(i, at)| Some((*i, at.path(&at.child.as_ref()?.0)))).collect();
         let asked: Vec<_> = paths.iter().map(|(i, path)| (*i, session.client.check_stat(path))).collect();
@@ -183,16 +184,16 @@ impl Core {
         Ok(gone)
     }
 
-    async fn lost(&self, at: &At) -> Result<Renewal> {
+    async fn lost(&self, at: &ClaimView) -> Result<Renewal> {
         let Seen::Over(reason) = self.why(at).await? else { return Ok(Renewal::Lost(LossReason::Gone)) };
-        self.stand_up(at.holder);
+        self.forget(at.holder);
         self.bury(at.holder, reason, Duration::ZERO);
         Ok(Renewal::Lost(reason))
     }
 
     /// What a claim that is proved to be there amounts to.
-    async fn renewed(&self, claim: &Claim, at: &At, line: Option<Result<Line>>) -> Result<Renewal> {
-        let known = self.edit(claim.holder, |seat| (seat.token, seat.handed, seat.held.clone()));
+    async fn renewed(&self, claim: &Claim, at: &ClaimView, line: Option<Result<Line>>) -> Result<Renewal> {
+        let known = self.edit(claim.holder, |state| (state.token, state.handed, state.held.clone()));
         let seen = match (known, line) {
             (None, _) => Seen::Over(self.tomb(claim.holder).unwrap_or(LossReason::Gone)),
             (Some((Some(token), false, _)), _) => {
@@ -207,7 +208,7 @@ impl Core {
             Seen::Holds(token) => Ok(Renewal::Granted(self.granted(at, token, claim.stamp, claim.ttl))),
             Seen::Waits(held) => Ok(Renewal::Waiting(held)),
             Seen::Over(reason) => {
-                self.stand_up(claim.holder);
+                self.forget(claim.holder);
                 self.bury(claim.holder, reason, Duration::ZERO);
                 Ok(Renewal::Lost(reason))
             }
@@ -227,9 +228,9 @@ impl Core {
     }
 
     /// Removes a claim's child, and the claim once that is certain.
-    async fn finish(&self, at: &At) -> Result<Release> {
+    async fn finish(&self, at: &ClaimView) -> Result<Release> {
         if at.session.has_ended() {
-            self.stand_up(at.holder);
+            self.forget(at.holder);
             return Ok(Release::NotHeld);
         }
         let child = match &at.child {
@@ -250,19 +251,19 @@ impl Core {
                 }
             }
         };
-        self.stand_up(at.holder);
+        self.forget(at.holder);
         Ok(answer)
     }
 
     /// Takes back what a claim that gets nothing has left; if that fails, it is swept later.
-    pub(super) async fn withdraw(&self, at: &At) {
+    pub(super) async fn withdraw(&self, at: &ClaimView) {
         self.leave(at.holder);
         if let Err(error) = self.finish(at).await {
             crate::log::say(move || tracing::debug!(%error, "a claim is removed later"));
         }
     }
 
-    /// Ends what nobody wants any more and is still there: its release was lost, and the session that would end it lives.
+    /// Ends claims that were released and are still there: the release was lost, and the session that would end them lives.
     pub(super) async fn sweep(&self, session: &Arc<Session>) {
         for at in self.leaving(session) {
             if let Err(error) = self.finish(&at).await {
@@ -276,6 +277,6 @@ impl Core {
     }
 }
 
-fn fail(answers: &mut Vec<(usize, Result<Renewal>)>, there: &[(usize, At)], error: &Error) {
+fn fail(answers: &mut Vec<(usize, Result<Renewal>)>, there: &[(usize, ClaimView)], error: &Error) {
     answers.extend(there.iter().map(|(i, _)| (*i, Err(error.clone()))));
 }

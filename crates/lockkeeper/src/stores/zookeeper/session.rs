@@ -2,7 +2,7 @@
 //!
 //! **How long a session certainly lives.** A server that a client talks to tells the leader of it only every half tick,
 //! and a follower cut off from its leader still answers. So what counts is a write: it went through the leader, on the
-//! same connection as the follower's reports. Whatever had been answered `follower_lag` before that write was reported by
+//! same connection as the follower's reports. What had been answered `follower_lag` before that write was reported by
 //! then, and the leader keeps the session for its whole timeout after that. To have something to report, the session
 //! asks a small question ten times per timeout.
 
@@ -12,9 +12,10 @@ use super::options::Options;
 use crate::clock::{Stamp, system_now};
 use crate::error::{Error, Result};
 use crate::store::Event;
+use crate::stores::shared::lock;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -41,7 +42,7 @@ impl Host {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let run = move || {
             runtime.block_on(async {
-                // Also when the store was dropped without a word.
+                // An error means that the store was dropped, which is the signal too.
                 let _ = stopped.await;
                 let metrics = Handle::current().metrics();
                 let end = system_now().after(FAREWELL);
@@ -102,7 +103,7 @@ impl Session {
         let (weak_core, weak) = (Arc::downgrade(core), Arc::downgrade(&session));
         let watch = tokio::spawn(follow(weak_core.clone(), weak.clone(), session.client.state_watcher()));
         let beat = tokio::spawn(beat(weak_core, weak, timeout / 10));
-        *session.tasks.lock().unwrap_or_else(PoisonError::into_inner) = vec![watch.abort_handle(), beat.abort_handle()];
+        *lock(&session.tasks) = vec![watch.abort_handle(), beat.abort_handle()];
         Ok(session)
     }
 
@@ -117,13 +118,13 @@ impl Session {
 
     /// A question sent at `sent` was answered.
     pub(super) fn heard(&self, sent: Stamp) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = lock(&self.heard);
         note(&mut heard, (sent, system_now()), self.lag);
     }
 
     /// A write sent at `sent` was answered: it went through the leader.
     pub(super) fn wrote(&self, sent: Stamp) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = lock(&self.heard);
         if let Some(reported) = reported(&heard, sent, self.lag) {
             self.certain.fetch_max(reported.after(self.timeout).as_micros(), Ordering::AcqRel);
         }
@@ -141,7 +142,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for task in lock(&self.tasks).drain(..) {
             task.abort();
         }
     }
@@ -184,21 +185,21 @@ async fn follow(core: Weak<Core>, session: Weak<Session>, mut states: zookeeper_
         let (Some(core), Some(session)) = (core.upgrade(), session.upgrade()) else { return };
         match state {
             SessionState::SyncConnected => {
-                core.tell(Event::Reconnected);
+                core.events.tell(Event::Reconnected);
                 core.sweep(&session).await;
             }
             SessionState::Disconnected | SessionState::ConnectedReadOnly => {
                 crate::log::say(move || {
                     tracing::debug!("the connection to ZooKeeper is lost; looking for another server")
                 });
-                core.tell(Event::Disconnected);
+                core.events.tell(Event::Disconnected);
             }
             _ => return core.session_ended(&session),
         }
     }
 }
 
-/// Keeps the session in use, and ends what nobody wants any more.
+/// Keeps the session in use, and ends claims whose release was lost.
 async fn beat(core: Weak<Core>, session: Weak<Session>, pause: Duration) {
     loop {
         tokio::time::sleep(pause).await;

@@ -13,7 +13,7 @@ fn answers_are_read() {
     let found = found.unwrap();
     assert_eq!(
         (found.value.as_slice(), found.flags, found.modify_index),
-        (&b"lk"[..], super::super::names::LOCK_FLAGS, 9)
+        (&b"lk"[..], super::super::keys::LOCK_FLAGS, 9)
     );
     assert_eq!(entry(&answer(404, "")).unwrap().0, None);
     let done =

@@ -1,8 +1,8 @@
-//! What people see and do: inspecting, listing, breaking.
+//! What operators see and do: inspect, list, break.
 
 use super::core::Core;
+use super::keys::{BROKEN, name_of, token};
 use super::line::{Line, Node};
-use super::names::{BROKEN, name_of, token};
 use super::nodes::who;
 use super::session::Session;
 use crate::error::Result;
@@ -11,9 +11,6 @@ use crate::store::{Break, Cursor, Held, HolderRecord, Page, Record, WaiterRecord
 use crate::token::Token;
 use std::sync::Arc;
 use zookeeper_client::{Error as Driver, MultiWriteError, MultiWriteResult};
-
-/// How many locks a page of a listing holds.
-const PAGE: usize = 100;
 
 /// How many directories without a lock are passed over before a page ends.
 const MOST_EMPTY: usize = 10_000;
@@ -56,10 +53,10 @@ impl Core {
         names.retain(|name| name.as_bytes().starts_with(prefix) && name.as_bytes() > after);
         names.sort();
         let mut page = Page::default();
-        for names in names.chunks(PAGE).take(MOST_EMPTY / PAGE) {
+        for names in names.chunks(Page::SIZE).take(MOST_EMPTY / Page::SIZE) {
             page.records.extend(self.list_some(&session, names).await?);
             page.next = names.last().map(|last| Cursor(last.as_bytes().to_vec()));
-            if page.records.len() >= PAGE {
+            if page.records.len() >= Page::SIZE {
                 break;
             }
         }
@@ -76,7 +73,7 @@ impl Core {
         let mut records = Vec::new();
         for ((name, dir), asked) in names.iter().zip(&dirs).zip(asked) {
             let line = match asked.await {
-                // Somebody else's directory is no lock.
+                // A directory with other children is no lock.
                 Ok((children, stat)) => match Line::read(children, stat.mzxid) {
                     Ok(line) => line,
                     Err(_) => continue,
@@ -116,7 +113,7 @@ impl Core {
     }
 }
 
-/// The state for people; `None` when nobody holds or waits. Waiters whose data was not read are only counted.
+/// The state for operators; `None` without holders and waiters. Waiters whose data was not read are only counted.
 fn record(name: &LockName, line: &Line, found: &[(String, Held, i64)]) -> Option<Record> {
     if line.nodes.is_empty() {
         return None;

@@ -14,13 +14,13 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::{LockName, escape};
 use crate::store::{Mode, Note};
+use crate::text;
 use crate::token::HolderId;
-use std::fmt::Write as _;
 
 /// Where registers are kept, beside the locks: no name is written like that.
 pub(super) const REGISTERS: &str = "%registers";
 
-/// The node every server has at its root, and nobody may write to.
+/// The node that every server has at its root and no client may write to.
 const RESERVED: &[u8] = b"zookeeper";
 
 /// What a directory of a lock that was broken has as its data, before the zxid of the child that was taken away.
@@ -120,25 +120,12 @@ fn is_plain(c: char) -> bool {
 }
 
 fn push_byte(out: &mut String, byte: u8) {
-    // Writing to a String cannot fail.
-    let _ = write!(out, "%{byte:02X}");
+    text::push(out, byte, b'%', false);
 }
 
 /// The bytes that [`encode`] made this of; `None` when it did not.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        rest = tail;
-        if byte == b'%' {
-            let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = &rest[2..];
-        } else {
-            bytes.push(byte);
-        }
-    }
-    (encode(&bytes) == text).then_some(bytes)
+    text::decode(text.as_bytes(), b'%').filter(|bytes| encode(bytes) == text)
 }
 
 /// The name of the lock whose directory is called so, if it is one.
@@ -156,8 +143,8 @@ pub(super) struct Data {
 }
 
 /// [`encode`] with the separator taken out too.
-fn field(text: &str) -> String {
-    encode(text.as_bytes()).replace(':', "%3A")
+pub(super) fn field(bytes: &[u8]) -> String {
+    encode(bytes).replace(':', "%3A")
 }
 
 impl Data {
@@ -168,7 +155,7 @@ impl Data {
     pub(super) fn text(&self) -> String {
         let how = if self.redrawn { 'm' } else { 'c' };
         let Note { host, pid, label, .. } = &self.note;
-        format!("lk1:{}:{how}:{}:{pid}:{}", self.holder.to_hex(), field(host), field(label))
+        format!("lk1:{}:{how}:{}:{pid}:{}", self.holder.to_hex(), field(host.as_bytes()), field(label.as_bytes()))
     }
 
     /// `None` for another client's data.
@@ -181,29 +168,13 @@ impl Data {
             "m" => true,
             _ => return None,
         };
-        let mut word = || String::from_utf8(percent(fields.next()?)?).ok();
+        let mut word = || String::from_utf8(text::decode(fields.next()?.as_bytes(), b'%')?).ok();
         let (host, pid, label) = (word()?, word()?.parse().ok()?, word()?);
         Some(Self { holder, redrawn, note: Note::new(host, pid, label) })
     }
 }
 
-/// [`decode`] without asking how it was written.
-fn percent(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        rest = tail;
-        if byte == b'%' {
-            bytes.push(u8::from_str_radix(std::str::from_utf8(rest.get(..2)?).ok()?, 16).ok()?);
-            rest = &rest[2..];
-        } else {
-            bytes.push(byte);
-        }
-    }
-    Some(bytes)
-}
-
-/// The error of a directory with a child that no known client makes: it may be somebody's way to hold the lock.
+/// The error of a directory with a child that no known client makes: it may be another client's way to hold the lock.
 pub(super) fn foreign(child: &str) -> Error {
     let child: String = escape(child.as_bytes()).chars().take(80).collect();
     Error::new(
@@ -263,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn data_comes_back_and_that_of_others_is_nobodys() {
+    fn data_comes_back_and_that_of_other_clients_is_not_taken_for_ours() {
         let data = Data { holder: HolderId::from_u128(9), redrawn: true, note: Note::new("a:b %", 7, "x\n\u{1f512}") };
         assert_eq!(Data::parse(data.text().as_bytes()), Some(data));
         for odd in [&b""[..], b"127.0.0.1", b"\xff", b"lk1:", b"lk1:0:c:h:1:l", b"__REVOKE__"] {

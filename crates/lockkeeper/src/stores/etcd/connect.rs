@@ -6,9 +6,10 @@ use super::gathered::Dial;
 use super::options::Options;
 use crate::error::{Error, Result};
 use crate::stores::shared::connections::{self, Connections, Place};
+use crate::stores::shared::lock;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
@@ -18,9 +19,9 @@ const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The connections of one store.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(super) struct Cluster {
     options: Options,
-    lines: Connections<Line>,
+    connections: Connections<Connection>,
     /// Which member is asked.
     member: AtomicUsize,
     next_login: AtomicU64,
@@ -32,16 +33,16 @@ pub(super) type Login = (u64, Option<AsciiMetadataValue>);
 
 /// A connection in use, and the login to show on it.
 #[derive(Clone)]
-pub(super) struct Line {
+pub(super) struct Connection {
     pub(super) channel: Channel,
     pub(super) login: Option<Login>,
     member: usize,
     /// Where that member is, for errors.
     pub(super) at: Arc<str>,
-    place: Place<Line>,
+    place: Place<Connection>,
 }
 
-impl connections::Connection for Line {
+impl connections::Connection for Connection {
     /// There is one for each runtime.
     type Key = ();
 
@@ -50,13 +51,13 @@ impl connections::Connection for Line {
     }
 }
 
-impl Links {
+impl Cluster {
     pub(super) fn new(options: Options) -> Self {
         Self {
             // Keepers of one URL begin with different members, so that none has all of them.
             member: AtomicUsize::new(fastrand::usize(..options.members.len().max(1))),
             options,
-            lines: Connections::default(),
+            connections: Connections::default(),
             next_login: AtomicU64::new(1),
             login: Mutex::default(),
         }
@@ -67,56 +68,56 @@ impl Links {
     }
 
     fn lock_login(&self) -> MutexGuard<'_, Option<Login>> {
-        self.login.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.login)
     }
 
     /// This runtime's connection, if it is open and logged in.
-    pub(super) fn ready(&self) -> Option<Line> {
-        let line = self.with_login(self.lines.ready(&())?);
-        (self.options.login.is_none() || line.login.is_some()).then_some(line)
+    pub(super) fn ready(&self) -> Option<Connection> {
+        let connection = self.with_login(self.connections.ready(&())?);
+        (self.options.login.is_none() || connection.login.is_some()).then_some(connection)
     }
 
-    fn with_login(&self, line: Line) -> Line {
+    fn with_login(&self, connection: Connection) -> Connection {
         if self.options.login.is_none() {
-            return line;
+            return connection;
         }
-        Line { login: self.lock_login().clone(), ..line }
+        Connection { login: self.lock_login().clone(), ..connection }
     }
 
     /// This runtime's connection.
-    pub(super) async fn open(self: &Arc<Self>) -> Result<Line> {
-        let links = self.clone();
-        let open = |place: Place<Line>| async move {
-            let (member, channel) = connect(&links.options, links.member.load(Ordering::Relaxed)).await?;
-            links.member.store(member, Ordering::Relaxed);
-            // A channel tells nobody when it has ended; calls that fail do.
-            let at = links.options.member(member).into();
-            Ok((Line { channel, login: None, member, at, place }, std::future::pending()))
+    pub(super) async fn open(self: &Arc<Self>) -> Result<Connection> {
+        let cluster = self.clone();
+        let open = |place: Place<Connection>| async move {
+            let (member, channel) = connect(&cluster.options, cluster.member.load(Ordering::Relaxed)).await?;
+            cluster.member.store(member, Ordering::Relaxed);
+            // A channel does not tell when it has ended; calls that fail do.
+            let at = cluster.options.member(member).into();
+            Ok((Connection { channel, login: None, member, at, place }, std::future::pending()))
         };
-        Ok(self.with_login(self.lines.get(&(), open).await?))
+        Ok(self.with_login(self.connections.get(&(), open).await?))
     }
 
     /// A login worked: it is shown from now on.
-    pub(super) fn logged_in(&self, line: Line, token: Option<AsciiMetadataValue>) -> Line {
+    pub(super) fn logged_in(&self, connection: Connection, token: Option<AsciiMetadataValue>) -> Connection {
         let login = Some((self.next_login.fetch_add(1, Ordering::Relaxed), token));
         self.lock_login().clone_from(&login);
-        Line { login, ..line }
+        Connection { login, ..connection }
     }
 
-    /// The login that was shown on a line is not worth anything any more; a newer one may be.
-    pub(super) fn forget_login(&self, line: &Line) {
+    /// The login that was shown on a connection has ended; a newer one may not have.
+    pub(super) fn forget_login(&self, connection: &Connection) {
         let number = |login: &Option<Login>| login.as_ref().map(|(number, _)| *number);
         let mut login = self.lock_login();
-        if number(&login) == number(&line.login) {
+        if number(&login) == number(&connection.login) {
             *login = None;
         }
     }
 
     /// Later calls go to another member, over another connection.
-    pub(super) fn leave(&self, line: &Line) {
-        let next = (line.member + 1) % self.options.members.len().max(1);
-        let _ = self.member.compare_exchange(line.member, next, Ordering::Relaxed, Ordering::Relaxed);
-        line.place.broken();
+    pub(super) fn leave(&self, connection: &Connection) {
+        let next = (connection.member + 1) % self.options.members.len().max(1);
+        let _ = self.member.compare_exchange(connection.member, next, Ordering::Relaxed, Ordering::Relaxed);
+        connection.place.broken();
     }
 }
 

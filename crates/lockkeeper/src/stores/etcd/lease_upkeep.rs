@@ -1,12 +1,16 @@
-//! What `tend` does for leases: keeps them for the next claim, sees that their end is noticed, gives back those that
-//! nobody wants, and sweeps leftovers.
+//! What `tend` does for leases: keeps them for the next claim, has their end watched, gives back those that no claim
+//! uses, and sweeps leftovers.
 
-use super::core::{ASK_LIMIT, Core};
+use super::core::{Core, MAX_OPS};
 use super::error::Fault;
 use super::events::{Done, Events};
+use super::keys;
 use super::lease::Lease;
+use super::proto::{Compare, Op, Range, Txn};
 use crate::clock::{Stamp, system_now};
-use std::collections::HashMap;
+use crate::error::{Error, Result};
+use crate::stores::shared::timing::ASK_LIMIT;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,7 +77,7 @@ impl Kept {
         }
     }
 
-    /// Tombstones that nobody can need any more.
+    /// Tombstones that are too old to be needed.
     fn old_tombs(&self, now: Stamp) -> Vec<Vec<u8>> {
         self.tombs.iter().filter(|(_, seen)| now.since(**seen) > TOMB_LIFE).map(|(key, _)| key.clone()).collect()
     }
@@ -113,7 +117,7 @@ impl Events {
         let now = system_now();
         if now >= self.forget_at {
             self.forget_at = now.after(FORGET_EVERY);
-            core.forget(now);
+            core.forget_old(now);
         }
         let ended = self.leases.extract_if(|_, kept| kept.lease.has_ended());
         let watches: Vec<i64> = ended.filter_map(|(_, kept)| kept.arm.watch()).collect();
@@ -127,7 +131,7 @@ impl Events {
                     kept.arm = Arm::UnderWay;
                     let (lease, core) = (lease.clone(), core.clone());
                     self.jobs.push(Box::pin(async move {
-                        let armed = core.put_session(&lease, ASK_LIMIT).await;
+                        let armed = core.put_session(lease.id, ASK_LIMIT).await;
                         Done::Armed(lease, armed)
                     }));
                 }
@@ -168,12 +172,56 @@ impl Arm {
 
 /// Keeps a lease for the next claim, or gives it back.
 async fn keep(core: Arc<Core>, lease: Arc<Lease>, now: Stamp) -> Done {
-    if now.since(lease.used()) > IDLE && core.retire(&lease) {
+    if now.since(lease.used()) > IDLE && core.sessions.retire(&lease) {
         // Left alone it ends by itself.
         let _ = core.rpc.lease_revoke(lease.id, ASK_LIMIT).await;
     } else if core.keep_alive(&lease, now, &[], lease.ttl / 4).await.is_err() {
-        // A failure is found out by whoever needs the lease next.
+        // The next call that needs the lease finds out.
         tokio::time::sleep(lease.ttl / 10).await;
     }
     Done::KeptAlive(lease.id)
+}
+
+impl Core {
+    /// Puts the key whose end is the end of the lease; the revision up to which it is known to be there.
+    pub(super) async fn put_session(&self, lease: i64, limit: Duration) -> Result<i64, Fault> {
+        let key = keys::session(lease);
+        let compare = vec![Compare::absent(&key)];
+        let then = vec![Op::put(&key[..], "lk1", lease)];
+        let otherwise = vec![Range::one(&key[..]).keys_only().into()];
+        Ok(self.rpc.txn(Txn { compare, then, otherwise }, limit).await?.revision())
+    }
+
+    /// Deletes a key that was left over from an earlier claim.
+    pub(super) async fn clear(&self, key: &[u8], created: i64, limit: Duration) -> Result<()> {
+        let compare = vec![Compare::created(key, created)];
+        let txn = Txn { compare, then: vec![Op::delete(key)], otherwise: Vec::new() };
+        self.rpc.txn(txn, limit).await.map(drop).map_err(Error::from)
+    }
+
+    /// Deletes what hangs on a lease and belongs to no claim, and old tombstones; the tombstones that are left.
+    ///
+    /// A claim takes its state before its acquire is sent and keeps it until its release has come back, so a key without a
+    /// state is a leftover: of a release that was lost, or of an acquire that came after it.
+    pub(super) async fn sweep(&self, lease: &Arc<Lease>, old: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        let listed = self.rpc.lease_left(lease.id, true, ASK_LIMIT).await.map_err(Error::from)?;
+        let (keys, revision) = (listed.keys, listed.header.map_or(0, |header| header.revision));
+        let owned = self.sessions.pick(|_, state| state.is_taken().then(|| state.key.clone()));
+        let owned: HashSet<Vec<u8>> = owned.into_iter().collect();
+        let session = keys::session(lease.id);
+        let (tombs, claims): (Vec<_>, Vec<_>) =
+            keys.into_iter().filter(|key| *key != session).partition(|key| keys::tomb_of(key).is_some());
+        let (ended, kept): (Vec<_>, Vec<_>) = tombs.into_iter().partition(|key| old.contains(key));
+        let leftovers: Vec<_> = claims.into_iter().filter(|key| !owned.contains(key)).chain(ended).collect();
+        for chunk in leftovers.chunks(MAX_OPS) {
+            // Keys are used again: only what was there when they were listed.
+            let delete = |key: &Vec<u8>| {
+                let compare = vec![Compare::created_until(key, revision)];
+                Op::from(Txn { compare, then: vec![Op::delete(&key[..])], otherwise: Vec::new() })
+            };
+            let then = chunk.iter().map(delete).collect();
+            self.rpc.txn(Txn { then, ..Txn::default() }, ASK_LIMIT).await.map_err(Error::from)?;
+        }
+        Ok(kept)
+    }
 }

@@ -15,6 +15,7 @@ use super::options::bad;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::store::{Claim, Note};
+use crate::text;
 use crate::token::HolderId;
 
 /// The flags of a lock key: what Go's api.Lock, and with it `consul lock`, insists on.
@@ -36,8 +37,8 @@ impl Keys {
     pub(super) fn new(prefix: &str, suffix: &str) -> Result<Self> {
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         let plain = |text: &str| text.bytes().all(|b| b.is_ascii_graphic() && b != b'%' && b != b'~');
-        let odd = |part: &str| part.is_empty() || part.starts_with('.');
-        if !prefix.is_empty() && (!plain(prefix) || prefix.split('/').any(odd)) {
+        let unusual = |part: &str| part.is_empty() || part.starts_with('.');
+        if !prefix.is_empty() && (!plain(prefix) || prefix.split('/').any(unusual)) {
             return Err(bad(
                 "the prefix of a Consul URL has parts of printable ASCII, divided by single '/', none beginning with '.'",
             ));
@@ -67,7 +68,7 @@ impl Keys {
             return None;
         }
         let name = LockName::new(decode(text)?).ok()?;
-        // Somebody else's key may only look like one of ours.
+        // A key of another client may only look like one of ours.
         (self.lock(&name) == key).then_some(name)
     }
 
@@ -98,7 +99,7 @@ fn encode(bytes: &[u8]) -> String {
     for &byte in bytes {
         let plain =
             byte.is_ascii_graphic() && byte != b'~' && byte != b'%' && (before != b'/' || !b"/.".contains(&byte));
-        push(&mut text, byte, plain);
+        text::push(&mut text, byte, b'~', plain);
         before = byte;
     }
     text
@@ -106,48 +107,16 @@ fn encode(bytes: &[u8]) -> String {
 
 /// One part of a key or one field of a value.
 pub(super) fn field(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        push(&mut text, byte, byte.is_ascii_alphanumeric() || b"-_@+".contains(&byte));
-    }
-    text
-}
-
-fn push(text: &mut String, byte: u8, plain: bool) {
-    if plain {
-        text.push(byte.into());
-    } else {
-        text.push_str(&format!("~{byte:02X}"));
-    }
+    text::encode(bytes, b'~', |byte| byte.is_ascii_alphanumeric() || b"-_@+".contains(&byte))
 }
 
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        rest = tail;
-        if byte != b'~' {
-            bytes.push(byte);
-            continue;
-        }
-        let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &rest[2..];
-    }
-    Some(bytes)
+    text::decode(text.as_bytes(), b'~')
 }
 
 /// A key in the path of a URL, or a value in its query.
 pub(super) fn in_url(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte) {
-            out.push(byte.into());
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+    text::encode(text.as_bytes(), b'%', |byte| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte))
 }
 
 /// What the value of a lock key says.
@@ -161,7 +130,7 @@ pub(super) enum Value {
     },
     /// An operator has taken it away from this holder.
     Broken(HolderId),
-    /// Somebody else's words.
+    /// Another client's words.
     Foreign,
 }
 

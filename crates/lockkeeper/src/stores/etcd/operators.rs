@@ -1,18 +1,19 @@
-//! What people see and do: inspect, list, break.
+//! What operators see and do: inspect, list, break.
 
 use super::acquire::BROKEN;
-use super::core::{ASK_LIMIT, Core, MAX_OPS};
+use super::core::{Core, MAX_OPS};
 use super::error::Fault;
 use super::keys::{self, Entry, Keys, Names, base_of, holders, name_of};
 use super::proto::{Compare, Op, Range, Txn};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Break, Cursor, Page, Record, WaiterRecord};
+use crate::stores::shared::timing::ASK_LIMIT;
 use crate::token::Token;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// How many keys are read at once while looking for names, and how often for one page: whoever lists goes on from there.
+/// How many keys are read at once while looking for names, and how often for one page. The cursor goes on from there.
 const SCAN: i64 = 500;
 const MOST_SCANS: u32 = 20;
 
@@ -31,7 +32,7 @@ impl Core {
         let mut asked: HashMap<i64, Option<Duration>> = HashMap::new();
         for (holder, entry) in record.holders.iter_mut().zip(&line) {
             if !asked.contains_key(&entry.lease) && asked.len() < MOST_LEASES {
-                // For people: without an answer the rest is as good.
+                // Without an answer the operator sees the rest.
                 let left = self.rpc.lease_left(entry.lease, false, ASK_LIMIT).await;
                 let left = left.ok().and_then(|left| u64::try_from(left.ttl).ok());
                 asked.insert(entry.lease, left.map(Duration::from_secs));

@@ -6,7 +6,8 @@
 use super::error::{not_consul, unreachable};
 use super::options::Options;
 use crate::error::{Error, Result};
-use crate::stores::shared::server;
+use crate::stores::shared::timing::CONNECT_LIMIT;
+use crate::stores::shared::{lock, server};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -14,7 +15,7 @@ use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -31,20 +32,18 @@ const MOST_IDLE: usize = 16;
 /// The largest answer that is read; a listing of very many keys is the largest there is.
 const MOST_BYTES: usize = 32 << 20;
 
-const CONNECT_LIMIT: Duration = Duration::from_secs(3);
-
 /// After so long without an answer the connections that are kept count as dead too: many round trips of the slowest
 /// network, and less than most callers wait for a lock.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// A connection, and how it ends: what broke it is known there, and not always by the request that was cut off.
 #[derive(Debug)]
-struct Link {
+struct Connection {
     sender: SendRequest<Full<Bytes>>,
     ended: JoinHandle<hyper::Result<()>>,
 }
 
-impl Link {
+impl Connection {
     /// The error of a request that the connection did not survive.
     async fn broken(self, error: hyper::Error) -> Error {
         let Self { sender, ended } = self;
@@ -60,7 +59,7 @@ impl Link {
 #[derive(Debug)]
 pub(super) struct Http {
     pub(super) options: Options,
-    idle: Mutex<HashMap<Id, Vec<Link>>>,
+    idle: Mutex<HashMap<Id, Vec<Connection>>>,
     slots: Semaphore,
 }
 
@@ -87,15 +86,15 @@ impl Http {
 
     /// One request, answered within `limit`.
     pub(super) async fn send(&self, method: Method, path: &str, body: Vec<u8>, limit: Duration) -> Result<Answer> {
-        let late = || Error::unavailable("the agent did not answer in time").in_store("consul");
-        tokio::time::timeout(limit, self.exchange(method, path, body.into())).await.unwrap_or_else(|_| Err(late()))
+        let timed_out = || Error::unavailable("the agent did not answer in time").in_store("consul");
+        tokio::time::timeout(limit, self.exchange(method, path, body.into())).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
     /// One request that waits at the server; those have connections beside the others.
     pub(super) async fn wait(&self, path: &str, limit: Duration) -> Result<Answer> {
-        let late = || Error::unavailable("the agent did not answer in time").in_store("consul");
+        let timed_out = || Error::unavailable("the agent did not answer in time").in_store("consul");
         let exchange = async { self.round_trip(self.request(Method::GET, path, Bytes::new())?).await };
-        tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Answer> {
@@ -135,26 +134,26 @@ impl Http {
         loop {
             let kept = self.take_idle();
             let fresh = kept.is_none();
-            let mut link = match kept {
-                Some(link) => link,
+            let mut connection = match kept {
+                Some(connection) => connection,
                 None => self.connect().await?,
             };
-            match link.sender.try_send_request(request).await {
+            match connection.sender.try_send_request(request).await {
                 Ok(response) => {
                     let answer = read(response).await?;
-                    self.keep(link);
+                    self.keep(connection);
                     return Ok(answer);
                 }
                 Err(mut refused) => match refused.take_message() {
                     // It was closed while idle, and nothing was sent.
                     Some(unsent) if !fresh => request = unsent,
-                    _ => return Err(link.broken(refused.into_error()).await),
+                    _ => return Err(connection.broken(refused.into_error()).await),
                 },
             }
         }
     }
 
-    async fn connect(&self) -> Result<Link> {
+    async fn connect(&self) -> Result<Connection> {
         let Options { host, port, tls, .. } = &self.options;
         let at = self.options.server();
         let connect = async {
@@ -171,30 +170,30 @@ impl Http {
                 }
             }
         };
-        let late = || Err(server::silent(&at).in_store("consul"));
-        tokio::time::timeout(CONNECT_LIMIT, connect).await.unwrap_or_else(|_| late())
+        let timed_out = || Err(server::silent(&at).in_store("consul"));
+        tokio::time::timeout(CONNECT_LIMIT, connect).await.unwrap_or_else(|_| timed_out())
     }
 
-    fn take_idle(&self) -> Option<Link> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+    fn take_idle(&self) -> Option<Connection> {
+        let mut idle = lock(&self.idle);
         let kept = idle.get_mut(&Handle::current().id())?;
         // The newest first: the others may be closed by the agent when they are not needed.
-        std::iter::from_fn(|| kept.pop()).find(|link| link.sender.is_ready())
+        std::iter::from_fn(|| kept.pop()).find(|connection| connection.sender.is_ready())
     }
 
-    fn keep(&self, link: Link) {
-        if link.sender.is_closed() {
+    fn keep(&self, connection: Connection) {
+        if connection.sender.is_closed() {
             return;
         }
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = lock(&self.idle);
         // Connections of runtimes that have ended are closed.
         idle.retain(|_, kept| {
-            kept.retain(|link| !link.sender.is_closed());
+            kept.retain(|connection| !connection.sender.is_closed());
             !kept.is_empty()
         });
         let kept = idle.entry(Handle::current().id()).or_default();
         if kept.len() < MOST_IDLE {
-            kept.push(link);
+            kept.push(connection);
         }
     }
 }
@@ -211,16 +210,16 @@ struct Asking<'a> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         if !self.over && self.began.elapsed() >= SILENCE {
-            self.http.idle.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.runtime);
+            lock(&self.http.idle).remove(&self.runtime);
         }
     }
 }
 
-async fn handshake(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Link> {
+async fn handshake(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Connection> {
     let failed = |e| unreachable("cannot speak HTTP with the agent", e);
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     // It ends with the sender, or with the runtime.
-    Ok(Link { sender, ended: tokio::spawn(connection) })
+    Ok(Connection { sender, ended: tokio::spawn(connection) })
 }
 
 async fn read(response: Response<Incoming>) -> Result<Answer> {

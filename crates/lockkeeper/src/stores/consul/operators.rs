@@ -1,13 +1,14 @@
 //! What people see and do.
 
 use super::api::{Entry, Op, SessionInfo, Txn};
-use super::core::{ASK_LIMIT, Core};
-use super::names::{LOCK_FLAGS, Value};
+use super::core::Core;
+use super::keys::{LOCK_FLAGS, Value};
 use crate::clock::wall_time;
 use crate::duration;
 use crate::error::{Error, Result};
 use crate::name::{LockName, escape};
 use crate::store::{Break, Cursor, HolderRecord, Mode, Page, Record};
+use crate::stores::shared::timing::ASK_LIMIT;
 use crate::token::Token;
 use futures_util::future::join_all;
 use std::time::Duration;
