@@ -44,8 +44,6 @@ conformance_suite!(redlock_of_five, redlock_servers::Majority::of(5));
 #[cfg(feature = "mysql")]
 conformance_suite!(mysql, mysql_servers::At::new(""));
 #[cfg(feature = "mysql")]
-conformance_suite!(mysql_doorbells, mysql_servers::At::new("?doorbells=4"));
-#[cfg(feature = "mysql")]
 conformance_suite!(mysql_shedlock, mysql_servers::At::new("?layout=shedlock"));
 
 #[cfg(feature = "mysql")]

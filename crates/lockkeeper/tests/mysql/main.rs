@@ -1,14 +1,13 @@
 //! The MySQL stores on a real server: MariaDB, or the MySQL that `LOCKKEEPER_TEST_MYSQL` names.
 #![cfg(feature = "mysql")]
 
-mod doorbell;
 mod group;
 mod growth;
 mod interop;
+mod locked_rows;
 mod logins;
 mod page;
 mod procedures;
-mod rows;
 mod servers;
 mod sessions;
 mod silent;

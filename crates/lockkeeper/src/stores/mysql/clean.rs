@@ -1,10 +1,11 @@
 //! Removes what nobody has used for a day: the clock is above its token by then, so the next one is higher without it.
 
 use super::MysqlStore;
-use super::list::NOW;
-use super::step::{self, bytes, hex, number};
+use super::operators::NOW;
+use super::procedure::{self, bytes, hex, number};
 use crate::error::Result;
 use crate::name::LockName;
+use crate::stores::shared::timing::ASK_LIMIT;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -95,13 +96,13 @@ impl MysqlStore {
             if number(row, 1)? == Some(1) {
                 let name = LockName::new(bytes(row, 0)?.unwrap_or_default())?;
                 if number(row, 2)? != Some(0) {
-                    crowded.push(step::sweep(p, self.is_shed(), &name));
+                    crowded.push(procedure::sweep(p, self.is_shed(), &name));
                 }
                 old.push(name);
             }
         }
         if !crowded.is_empty() {
-            self.lines.steps(crowded, super::ASK_LIMIT).await?;
+            self.connections.steps(crowded, ASK_LIMIT).await?;
         }
         let last =
             (rows.len() == ROWS).then(|| rows.last().map_or(Ok(None), |row| bytes(row, 0))).transpose()?.flatten();

@@ -12,13 +12,14 @@
 //! **Guarantee**: `Primary`: locks are in the memory of one server, and end with it. In a Galera or Group Replication
 //! cluster each node has its own: all users must talk to the same node.
 
+use super::MysqlStore;
+use super::calls::run;
+use super::connect::hang_up;
 use super::keys::{self, key};
-use super::lines::{hang_up, run};
 use super::options::Options;
+use super::procedure::{bytes, hex, holder, moment, note, number, token, unexpected_reply};
 use super::session::{News, Session};
-use super::step::{bytes, hex, holder, moment, note, number, odd, token};
 use super::turns::{self, literal};
-use super::{ASK_LIMIT, MysqlStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::register::Register;
@@ -26,6 +27,7 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Expiry, Guarantee, HolderRecord, LossReason, Mode, Page, Record, Release, Renewal,
     Runtime, Sink, Store, StoreInfo,
 };
+use crate::stores::shared::timing::ASK_LIMIT;
 use crate::text::upper_bound;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
@@ -72,12 +74,12 @@ impl GetLockStore {
         options.connections = 1;
         let rows = MysqlStore::new(options).await?;
         let news = Arc::new(News::new());
-        let session = Session::new(rows.lines.dial().clone(), news.clone());
+        let session = Session::new(rows.connections.dial().clone(), news.clone());
         Ok(Self { rows, session: Arc::new(session.into()), news })
     }
 
     fn key(&self, name: &LockName) -> Result<String> {
-        let key = key(self.rows.lines.dial().options.key, name)?;
+        let key = key(self.rows.connections.dial().options.key, name)?;
         // MySQL has them in three bytes.
         if !self.rows.server.maria && key.chars().any(|c| c > '\u{ffff}') {
             let text =
@@ -134,7 +136,7 @@ fn all<T>(claims: &[Claim]) -> impl FnOnce(tokio::task::JoinError) -> Vec<Result
 impl Store for GetLockStore {
     fn info(&self) -> StoreInfo {
         StoreInfo {
-            servers: self.rows.lines.dial().options.server(),
+            servers: self.rows.connections.dial().options.server(),
             expiry: Expiry::Session,
             push: false,
             // The session lives on one connection, and that on one runtime.
@@ -250,7 +252,7 @@ impl Store for GetLockStore {
         );
         let rows = self.rows.ask(ask).await?;
         let Some(found) = rows.first() else { return Ok(Break::NotHeld) };
-        let connection = number(found, 1)?.ok_or_else(|| odd("no connection"))?;
+        let connection = number(found, 1)?.ok_or_else(|| unexpected_reply("no connection"))?;
         let alive = Session::alive_key(holder(found, 0)?);
         let mark = format!(
             "UPDATE `{p}session` SET broken = holder, token = GREATEST(token + 1, \
@@ -264,9 +266,9 @@ impl Store for GetLockStore {
         if number(marked, 0)? != Some(1) || number(marked, 2)? != Some(connection) {
             return Ok(Break::NotHeld);
         }
-        let above = super::step::token(number(marked, 1)?)?;
+        let above = super::procedure::token(number(marked, 1)?)?;
         let end = format!("KILL {connection}; DO GET_LOCK({alive}, {BREAK_WAIT}); DO RELEASE_LOCK({alive})");
-        self.rows.lines.query(end, ASK_LIMIT + Duration::from_secs(BREAK_WAIT.into())).await?;
+        self.rows.connections.query(end, ASK_LIMIT + Duration::from_secs(BREAK_WAIT.into())).await?;
         // The session gives its locks back one by one.
         for _ in 0..50 {
             if self.used_by(&key).await? != Some(connection) {

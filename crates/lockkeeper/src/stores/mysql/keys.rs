@@ -20,9 +20,6 @@ const HASHED: &str = "lk-hash-";
 /// The session's own lock.
 pub(super) const SESSION: &str = "lk-s-";
 
-/// A doorbell.
-const BELL: &str = "lk-b-";
-
 /// What `GET_LOCK` is asked for.
 ///
 /// # Errors
@@ -64,18 +61,6 @@ fn is_plain(text: &str) -> bool {
         && !text.ends_with(' ')
         && !text.starts_with(HASHED)
         && !text.starts_with(SESSION)
-        && !text.starts_with(BELL)
-}
-
-/// The doorbell of a name in one store of a server, which has one space of them for all databases.
-pub(super) fn bell(database: &str, prefix: &str, name: &LockName) -> String {
-    let mut hash = Sha256::new();
-    for part in [database.as_bytes(), b"\0", prefix.as_bytes(), b"\0", name.as_bytes()] {
-        hash.update(part);
-    }
-    let mut key = BELL.to_owned();
-    digits(&hash.finalize(), 51, &mut key);
-    key
 }
 
 /// The first `count` groups of five bits, least significant bit first.
@@ -116,29 +101,13 @@ mod tests {
 
     #[test]
     fn other_names_are_hashed_to_what_every_server_takes() {
-        let names: [&[u8]; 9] =
-            [b"Job", b"job ", b"a\n", &[b'x'; 65], "é".as_bytes(), b"\xff", b"lk-hash-a", b"lk-s-00", b"lk-b-a"];
+        let names: [&[u8]; 8] =
+            [b"Job", b"job ", b"a\n", &[b'x'; 65], "é".as_bytes(), b"\xff", b"lk-hash-a", b"lk-s-00"];
         let mut keys: Vec<String> = names.iter().map(|name| key_of(KeyRule::Native, name)).collect();
         assert!(keys.iter().all(|key| key.starts_with(HASHED) && key.len() <= MAX_KEY && is_lower(key)), "{keys:?}");
         keys.sort();
         keys.dedup();
         assert_eq!(keys.len(), names.len());
-    }
-
-    #[test]
-    fn every_store_of_a_server_has_doorbells_of_its_own() {
-        let names = [&b"x"[..], b"X", &[0xff; 500]].map(|name| LockName::new(name).unwrap());
-        let mut keys = Vec::new();
-        for (database, prefix) in
-            [("app", "lockkeeper_"), ("app", "other_"), ("applock", "keeper_"), ("shop", "other_")]
-        {
-            keys.extend(names.iter().map(|name| bell(database, prefix, name)));
-        }
-        assert!(keys.iter().all(|key| key.starts_with(BELL) && key.len() <= MAX_KEY && is_lower(key)), "{keys:?}");
-        let all = keys.len();
-        keys.sort();
-        keys.dedup();
-        assert_eq!(keys.len(), all);
     }
 
     fn is_lower(key: &str) -> bool {

@@ -3,8 +3,7 @@
 //! **Algorithm.** Every step on a name is one call of a stored procedure, which locks the name's row before it reads
 //! anything else; a call is one round trip, a batch one round trip and one commit for every few dozen claims, whose rows
 //! are locked in the order of their names. A release hands over to the head of the line in the same transaction. MySQL
-//! cannot wake anybody, so while claims of a keeper wait, one small question per keeper asks which were let in; with
-//! `doorbells`, session locks wake waiters before.
+//! cannot wake a waiter, so while claims of a keeper wait, one small question per keeper asks which were let in.
 //!
 //! **Time.** Leases end by the server's clock, read after the row was locked (`SYSDATE(6)`, sessions in UTC). A lease
 //! that is longer than its own TTL, because the clock stepped back, is clamped by whoever comes next. Tokens are
@@ -18,24 +17,23 @@
 //! (`innodb_flush_log_at_trx_commit` or, with a binary log, `sync_binlog` other than 1). A failover to a replica that had
 //! not seen a grant can forget it; tokens rise all the same.
 
-mod bell;
+mod calls;
 mod clean;
+mod connect;
 mod error;
 mod events;
+mod fast_path;
 mod get_lock;
 mod keys;
-mod lane;
-mod line;
-mod lines;
-mod list;
-mod look;
+mod locked;
+mod operators;
 mod options;
-mod quick;
+mod procedure;
+mod queue;
 mod schema;
 mod session;
-mod step;
 mod turns;
-mod waiting;
+mod waiters;
 
 pub use get_lock::GetLockStore;
 
@@ -47,32 +45,30 @@ use crate::store::{
     Store, StoreInfo,
 };
 use crate::stores::shared::connecting;
+use crate::stores::shared::timing::{ASK_LIMIT, call_limit};
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
-use error::may_be_locked;
+use calls::{Connections, Reply, Step};
+use connect::Dial;
+use error::locked;
 use events::Events;
-use lines::{Dial, Lines, Step, Told};
+use fast_path::FastPathHints;
 use mysql_async::Row;
 use options::Options;
-use quick::Met;
+use procedure::{Answer, Op, bytes, hex, number, unexpected_reply};
 use schema::Server;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
-use step::{Answer, Op, bytes, hex, number, odd};
-use waiting::{Waiting, Word};
-
-/// How long a question that no lease depends on may take.
-const ASK_LIMIT: Duration = Duration::from_secs(8);
+use waiters::{ClaimStatus, Waiting};
 
 /// Locks in a MySQL or MariaDB database; see the [module](self).
 #[derive(Debug)]
 pub struct MysqlStore {
-    lines: Lines,
+    connections: Connections,
     keeper: HolderId,
-    events: tokio::sync::Mutex<Events>,
-    waiting: Arc<Waiting>,
-    met: Met,
+    waiting: Waiting,
+    hints: FastPathHints,
     server: Server,
     due: clean::Due,
 }
@@ -111,34 +107,31 @@ impl MysqlStore {
     }
 
     async fn new(options: Options) -> Result<Self> {
-        // Not a holder's id, but the same need: 128 bits that nobody else has.
+        // Not a holder's id, but the same need: 128 bits that no other keeper has.
         let keeper = HolderId::random()?;
         let dial = Dial::new(options.clone());
         let checked = connecting::ask(async move { schema::check(&dial).await }).await;
         let server = checked.map_err(|e| e.during("connect").at(&options.server()))?;
-        let waiting = Waiting::new(options.doorbells > 0);
-        let lines = Lines::new(options);
         Ok(Self {
-            lines,
+            connections: Connections::new(options),
             keeper,
-            events: Events::default().into(),
-            waiting: waiting.into(),
-            met: Met::default(),
+            waiting: Waiting::default(),
+            hints: FastPathHints::default(),
             server,
             due: clean::Due::default(),
         })
     }
 
     fn prefix(&self) -> &str {
-        &self.lines.dial().options.prefix
+        &self.connections.dial().options.prefix
     }
 
     fn is_shed(&self) -> bool {
-        self.lines.dial().options.shedlock.is_some()
+        self.connections.dial().options.shedlock.is_some()
     }
 
     async fn ask(&self, text: String) -> Result<Vec<Row>> {
-        self.lines.query(text, ASK_LIMIT).await
+        self.connections.query(text, ASK_LIMIT).await
     }
 
     /// Runs a step for every claim and reads each answer.
@@ -147,44 +140,45 @@ impl MysqlStore {
             return Vec::new();
         }
         let steps: Vec<Step> = claims.iter().map(|claim| self.step(op, claim)).collect();
-        let tried: Vec<bool> = steps.iter().map(|step| step.quick.is_some()).collect();
-        // A third of the lease, as the engine allows, less what it takes to say so.
-        let ttl = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
-        let limit = (ttl / 3).max(Duration::from_millis(50)).mul_f64(0.95).min(Duration::from_secs(10));
-        match self.lines.steps(steps, limit).await {
-            Err(error) => {
-                if may_be_locked(&error) {
-                    self.lines.stuck().locked(claims.iter().map(|claim| &claim.name));
-                }
-                claims.iter().map(|claim| Err(error.clone().for_lock(&claim.name))).collect()
-            }
+        let tried: Vec<bool> = steps.iter().map(|step| step.fast_path.is_some()).collect();
+        let limit = call_limit(claims.iter().map(|claim| claim.ttl).min().unwrap_or_default());
+        match self.connections.steps(steps, limit).await {
+            Err(error) => claims.iter().map(|claim| Err(error.clone().for_lock(&claim.name))).collect(),
             Ok(all) => {
-                let answer = |((claim, told), tried): ((&Claim, &Told), bool)| {
-                    let answer = Answer::of(told, claim.ttl).map_err(|e| e.for_lock(&claim.name))?;
-                    self.meet(op, claim, told, tried, answer.code);
-                    read(claim, answer).map_err(|e| e.for_lock(&claim.name))
+                let answer = |((claim, reply), tried): ((&Claim, &Reply), bool)| {
+                    let answer = self.answer(reply, claim.ttl).inspect(|answer| {
+                        self.learn(op, claim, reply, tried, answer.code);
+                    });
+                    answer.and_then(|answer| read(claim, answer)).map_err(|e| e.for_lock(&claim.name))
                 };
                 claims.iter().zip(&all).zip(tried).map(answer).collect()
             }
         }
     }
 
+    fn answer(&self, reply: &Reply, ttl: Duration) -> Result<Answer> {
+        Answer::of(reply, ttl)?.ok_or_else(|| match &self.connections.dial().options.shedlock {
+            Some(table) => locked(&format!("{} or {}lock", table.name, self.prefix())),
+            None => locked(&format!("{}lock", self.prefix())),
+        })
+    }
+
     fn step(&self, op: Op, claim: &Claim) -> Step {
         let (prefix, shed) = (self.prefix(), self.is_shed());
-        let quick = match op {
+        let fast_path = match op {
             _ if shed => None,
-            Op::Acquire => self.met.take(prefix, claim),
-            Op::Renew => quick::keep(claim),
-            Op::Release => self.met.end(prefix, claim),
+            Op::Acquire => self.hints.take(prefix, claim),
+            Op::Renew => fast_path::keep(claim),
+            Op::Release => self.hints.end(prefix, claim),
         };
-        Step { quick, ..step::claim(prefix, shed, op, claim, self.keeper) }
+        Step { fast_path, ..procedure::claim(prefix, shed, op, claim, self.keeper) }
     }
 
     /// Remembers whether a plain statement is worth a try the next time.
-    fn meet(&self, op: Op, claim: &Claim, told: &Told, tried: bool, code: i64) {
-        match (op, told) {
-            (Op::Acquire, _) if claim.mode == Mode::Exclusive => self.met.note(&claim.name, code == 1),
-            (Op::Release, Told::Row(_)) if tried => self.met.note(&claim.name, false),
+    fn learn(&self, op: Op, claim: &Claim, reply: &Reply, tried: bool, code: i64) {
+        match (op, reply) {
+            (Op::Acquire, _) if claim.mode == Mode::Exclusive => self.hints.note(&claim.name, code == 1),
+            (Op::Release, Reply::Row(_)) if tried => self.hints.note(&claim.name, false),
             _ => {}
         }
     }
@@ -206,11 +200,11 @@ impl MysqlStore {
             None => text.push_str("NULL"),
         }
         match value.and_then(|(_, ttl)| ttl) {
-            Some(ttl) => drop(write!(text, ",{}", step::micros(ttl))),
+            Some(ttl) => drop(write!(text, ",{}", procedure::micros(ttl))),
             None => text.push_str(",NULL"),
         }
         text.push_str(");COMMIT");
-        self.ask(text).await?.into_iter().next().ok_or_else(|| odd("nothing"))
+        self.ask(text).await?.into_iter().next().ok_or_else(|| unexpected_reply("nothing"))
     }
 }
 
@@ -229,7 +223,7 @@ impl Store for MysqlStore {
         let guarantee = if self.server.durable { Guarantee::Durable } else { Guarantee::Primary };
         let shed = self.is_shed();
         StoreInfo {
-            servers: self.lines.dial().options.server(),
+            servers: self.connections.dial().options.server(),
             queue: !shed,
             shared: !shed,
             permits: !shed,
@@ -250,13 +244,13 @@ impl Store for MysqlStore {
         }
         let read = |claim: &Claim, answer: Answer| match answer.code {
             1 => {
-                self.waiting.note(claim, Word::Has);
-                let lease = step::duration(answer.lease.ok_or_else(|| odd("no lease"))?);
+                self.waiting.note(claim, ClaimStatus::NotInLine);
+                let lease = procedure::duration(answer.lease.ok_or_else(|| unexpected_reply("no lease"))?);
                 Ok(Attempt::Granted(Grant { token: answer.token()?, stamp: claim.stamp, lease }))
             }
             0 => {
                 let held = answer.held();
-                self.waiting.note(claim, word(held.place));
+                self.waiting.note(claim, ClaimStatus::at(held.place));
                 Ok(Attempt::Held(held))
             }
             2 => Ok(Attempt::Cancelled),
@@ -268,14 +262,14 @@ impl Store for MysqlStore {
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
         let read = |claim: &Claim, answer: Answer| {
             if answer.code != 0 {
-                self.waiting.note(claim, if answer.code <= 2 { Word::Has } else { Word::Over });
+                self.waiting.note(claim, ClaimStatus::NotInLine);
             }
             match (answer.code, answer.place) {
                 (1, _) => Ok(Renewal::Renewed(claim.ttl)),
                 (2, _) => Ok(Renewal::Granted(Grant { token: answer.token()?, stamp: claim.stamp, lease: claim.ttl })),
                 (0, _) => {
                     let held = answer.held();
-                    self.waiting.note(claim, word(held.place));
+                    self.waiting.note(claim, ClaimStatus::at(held.place));
                     Ok(Renewal::Waiting(held))
                 }
                 (4, Some(1)) => Ok(Renewal::Lost(LossReason::Broken)),
@@ -289,7 +283,7 @@ impl Store for MysqlStore {
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
         let read = |claim: &Claim, answer: Answer| {
-            self.waiting.note(claim, Word::Over);
+            self.waiting.note(claim, ClaimStatus::NotInLine);
             match answer.code {
                 1 => Ok(Release::Released),
                 0 => Ok(Release::NotHeld),
@@ -300,13 +294,8 @@ impl Store for MysqlStore {
     }
 
     async fn tend(&self, events: Sink) {
-        let mut stream = self.events.lock().await;
-        let tell = async {
-            loop {
-                events.tell(stream.next(&self.lines, &self.waiting, self.keeper).await);
-            }
-        };
-        tokio::join!(tell, self.tidy());
+        let mut asked = Events::default();
+        tokio::join!(asked.run(&self.connections, &self.waiting, self.keeper, &events), self.tidy());
     }
 
     fn registers(&self) -> Option<&dyn Register> {
@@ -322,19 +311,16 @@ impl Store for MysqlStore {
     }
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
-        let step = step::break_lock(self.prefix(), self.is_shed(), name, token);
-        let told = self.lines.steps(vec![step], ASK_LIMIT).await?;
-        let answer = Answer::of(told.first().ok_or_else(|| odd("nothing"))?, Duration::ZERO)?;
+        let step = procedure::break_lock(self.prefix(), self.is_shed(), name, token);
+        let replies = self.connections.steps(vec![step], ASK_LIMIT).await?;
+        let reply = replies.first().ok_or_else(|| unexpected_reply("nothing"))?;
+        let answer = self.answer(reply, Duration::ZERO).map_err(|e| e.for_lock(name))?;
         match answer.code {
             0 => Ok(Break::NotHeld),
             1 => Ok(Break::Broken(answer.token()?)),
             _ => Err(out_of_tokens().for_lock(name)),
         }
     }
-}
-
-fn word(place: Option<u32>) -> Word {
-    place.map_or(Word::Over, Word::InLine)
 }
 
 /// Answers that are neither yes nor no.
@@ -346,12 +332,12 @@ fn refused(claim: &Claim, answer: &Answer) -> Error {
         ))
         .in_store("mysql"),
         (5, _) => out_of_tokens(),
-        _ => odd("an unknown code"),
+        _ => unexpected_reply("an unknown code"),
     }
 }
 
 fn out_of_tokens() -> Error {
-    odd("that the token counter of this lock has reached its end (2^53): somebody wrote to its row")
+    unexpected_reply("that the token counter of this lock has reached its end (2^53): another client wrote to its row")
 }
 
 #[async_trait]
@@ -360,7 +346,7 @@ impl Register for MysqlStore {
         let row = self.enter_register(key, pass, None).await?;
         match number(&row, 0)? {
             Some(1) => Ok(Entry::Entered(bytes(&row, 2)?)),
-            Some(0) => Ok(Entry::Stale { seen: step::token(number(&row, 1)?)? }),
+            Some(0) => Ok(Entry::Stale { seen: procedure::token(number(&row, 1)?)? }),
             _ => Err(other_lock(key, pass, &row)),
         }
     }
@@ -370,7 +356,7 @@ impl Register for MysqlStore {
         let row = self.enter_register(key, pass, Some((value, ttl))).await?;
         match number(&row, 0)? {
             Some(1) => Ok(Written::Written),
-            Some(0) => Ok(Written::Stale { seen: step::token(number(&row, 1)?)? }),
+            Some(0) => Ok(Written::Stale { seen: procedure::token(number(&row, 1)?)? }),
             _ => Err(other_lock(key, pass, &row)),
         }
     }
@@ -387,5 +373,5 @@ impl Register for MysqlStore {
 fn other_lock(key: &LockName, pass: &Pass, row: &Row) -> Error {
     let lock = bytes(row, 2).ok().flatten().and_then(|lock| LockName::new(lock).ok());
     let seen = lock.map(|lock| Pass::new(lock, pass.token, pass.holder));
-    pass.clears(key, seen.as_ref()).err().unwrap_or_else(|| odd("a fence that is none"))
+    pass.clears(key, seen.as_ref()).err().unwrap_or_else(|| unexpected_reply("a fence that is none"))
 }

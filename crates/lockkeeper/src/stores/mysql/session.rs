@@ -1,12 +1,14 @@
 //! One session of the server and the locks it has. The session is the lock: when it ends, all of them are over.
 
+use super::calls::{call, run, timed_out};
+use super::connect::{Dial, hang_up};
 use super::error::map_err;
 use super::keys;
-use super::lines::{Dial, call, hang_up, late, run};
-use super::step::{TOMB_EXTRA, hex, number, odd};
+use super::procedure::{hex, number, unexpected_reply};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Event, LossReason, Note};
+use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::token::{HolderId, Token};
 use mysql_async::{Conn, Row};
 use std::collections::{HashMap, VecDeque};
@@ -18,10 +20,10 @@ use tokio::sync::{Notify, watch};
 const IDLE: u64 = 86_400;
 
 /// How long a session may take to answer before a new connection is tried. The server itself waits for a table (10 s) or
-/// a row (5 s): a session that is only held up is not given up.
+/// a row (1 s): a session that is only held up is not given up.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long a session without a lock may take to answer: nothing is lost with it. A statement may wait 5 s for a row.
+/// How long a session without a lock may take to answer: nothing is lost with it. A statement may wait 1 s for a row.
 const IDLE_PATIENCE: Duration = Duration::from_secs(6);
 
 /// The pause before the server is tried again.
@@ -135,7 +137,7 @@ impl Session {
         let text = format!("SELECT GET_LOCK({}, 0)", Self::alive_key(self.id));
         run(&mut conn, &text, &mut rows).await.map_err(map_err)?;
         if rows.first().map_or(Ok(None), |row| number(row, 0))? != Some(1) {
-            return Err(odd("no lock for a new session"));
+            return Err(unexpected_reply("no lock for a new session"));
         }
         self.conn = Some(conn);
         self.idle = IDLE;
@@ -179,7 +181,7 @@ impl Session {
                     self.end_earlier(&mut conn).await;
                     hang_up(conn).await;
                 }
-                Err(Fault::Over(over.and_then(Result::err).map_or_else(late, map_err)))
+                Err(Fault::Over(over.and_then(Result::err).map_or_else(timed_out, map_err)))
             }
         }
     }
@@ -198,7 +200,7 @@ impl Session {
                 None => Ok(()),
             }
         };
-        match tokio::time::timeout(END_LIMIT, ended).await.unwrap_or_else(|_| Err(late())) {
+        match tokio::time::timeout(END_LIMIT, ended).await.unwrap_or_else(|_| Err(timed_out())) {
             Ok(()) => {}
             Err(error) => crate::log::say(move || tracing::debug!(%error, "an earlier session could not be ended")),
         }
@@ -224,7 +226,7 @@ impl Session {
     pub(super) fn bury(&mut self, holder: HolderId, ttl: Duration) {
         let now = Instant::now();
         self.tombs.retain(|_, until| *until > now);
-        self.tombs.insert(holder, now + ttl + TOMB_EXTRA);
+        self.tombs.insert(holder, now + ttl + TOMBSTONE_EXTRA);
     }
 
     /// Whether a release of this claim came first.

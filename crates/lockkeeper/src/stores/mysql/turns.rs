@@ -1,8 +1,8 @@
 //! What is done in a session, one call after the other. Each runs to its end, whatever becomes of its caller: a release
 //! that follows a cancelled acquire finds what it left.
 
+use super::procedure::{clipped, hex, moment, note, number, token, unexpected_reply};
 use super::session::{Fault, Own, Session};
-use super::step::{clipped, hex, moment, note, number, odd, token};
 use crate::error::{Error, Result};
 use crate::store::{Attempt, Claim, Grant, Held, LossReason, Mode, Release, Renewal};
 use mysql_async::Row;
@@ -89,7 +89,7 @@ async fn try_acquire(turn: &mut Turn, prefix: &str, claims: &Keyed) -> Result<Ve
     for (claim, key) in claims {
         answers.push(match (key, key.is_ok().then(|| rows.next()).flatten()) {
             (Err(error), _) => Err(error.clone()),
-            (Ok(_), None) => Err(odd("too little")),
+            (Ok(_), None) => Err(unexpected_reply("too little")),
             (Ok(key), Some(row)) => read(turn, claim, key.clone(), &row),
         });
     }
@@ -181,7 +181,7 @@ async fn each(
         if !mine {
             return Ok(None);
         }
-        let row = rows.next().ok_or_else(|| odd("too little"))?;
+        let row = rows.next().ok_or_else(|| unexpected_reply("too little"))?;
         Ok(Some(number(&row, 0)? == Some(1)))
     });
     answers.collect::<Result<_>>().map_err(Fault::Refused)

@@ -1,16 +1,17 @@
 //! What a keeper is told: grants handed over to its waiters, by LISTEN on a connection of its own. Behind a pooler, where
 //! nobody can listen, it asks by itself while it has waiters.
 
-use super::connect::Links;
+use super::connect::Connections;
 use super::error::map_err;
 use super::socket::{Driver, Opened};
 use super::tidy::CLEAN_EVERY;
 use super::values::{Id, duration, field, token};
-use super::waiting::Waiting;
+use super::waiters::Waiting;
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Event, Grant};
+use crate::stores::shared::timing::{ANSWER_LIMIT, MAX_PAUSE};
 use crate::token::{HolderId, Token};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,12 +21,6 @@ use tokio_postgres::{AsyncMessage, Client};
 
 /// How often a connection is asked whether it still lives and listens.
 const PING_EVERY: Duration = Duration::from_secs(5);
-
-/// How long a small question may take.
-const ANSWER_LIMIT: Duration = Duration::from_secs(3);
-
-/// The longest pause before connecting again.
-const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often a keeper with waiters asks for grants where it cannot listen: soon after something happened, then slower.
 const ASK_FIRST: Duration = Duration::from_millis(20);
@@ -85,7 +80,7 @@ impl Events {
     }
 
     /// The next event.
-    pub(super) async fn next(&mut self, links: &Links, waiting: &Waiting) -> Event {
+    pub(super) async fn next(&mut self, connections: &Connections, waiting: &Waiting) -> Event {
         loop {
             if let Some(event) = self.news.pop_front() {
                 if let Event::Granted(holder, _) = &event {
@@ -94,14 +89,14 @@ impl Events {
                 return event;
             }
             if self.link.is_none() {
-                if self.connect(links).await && (self.was_up || waiting.any()) {
+                if self.connect(connections).await && (self.was_up || waiting.any()) {
                     self.was_up = true;
                     return Event::Reconnected;
                 }
                 continue;
             }
             self.was_up = true;
-            if let Err(error) = self.happen(links, waiting).await {
+            if let Err(error) = self.happen(connections, waiting).await {
                 crate::log::say(move || tracing::debug!(%error, "the push connection to PostgreSQL is down"));
                 self.link = None;
             }
@@ -109,7 +104,7 @@ impl Events {
     }
 
     /// Waits for one thing to happen.
-    async fn happen(&mut self, links: &Links, waiting: &Waiting) -> Result<()> {
+    async fn happen(&mut self, connections: &Connections, waiting: &Waiting) -> Result<()> {
         let Some(push) = &mut self.link else { return Ok(()) };
         if push.listens {
             tokio::select! {
@@ -118,10 +113,10 @@ impl Events {
                 () = tokio::time::sleep_until(self.ping_at.into()) => {
                     self.ping_at = Instant::now() + PING_EVERY;
                     if !push.still_listens(self.keeper).await? {
-                        links.found_pooler();
+                        connections.found_pooler();
                         return Err(Error::unavailable("nothing is heard behind a pooler"));
                     }
-                    self.clean(links).await?;
+                    self.clean(connections).await?;
                 }
                 note = push.notes.recv() => match note {
                     Some(text) => self.news.extend(granted(&text)),
@@ -140,12 +135,12 @@ impl Events {
                 if names.is_empty() {
                     push.ask("SELECT 1").await?;
                 } else {
-                    self.news.extend(push.handed(&links.options().schema, self.keeper, &names).await?);
+                    self.news.extend(push.handed(&connections.options().schema, self.keeper, &names).await?);
                 }
                 if !self.news.is_empty() {
                     self.ask_after = ASK_FIRST;
                 }
-                self.clean(links).await?;
+                self.clean(connections).await?;
             }
         }
         Ok(())
@@ -157,10 +152,10 @@ impl Events {
     }
 
     /// Removes what nobody uses, when it is due.
-    async fn clean(&mut self, links: &Links) -> Result<()> {
+    async fn clean(&mut self, connections: &Connections) -> Result<()> {
         let Some(push) = self.link.as_ref().filter(|_| Instant::now() >= self.clean_at) else { return Ok(()) };
         self.clean_at = Instant::now() + CLEAN_EVERY.mul_f64(0.5 + fastrand::f64());
-        let more = push.ask(&format!("SELECT {}.clean()", links.options().schema)).await;
+        let more = push.ask(&format!("SELECT {}.clean()", connections.options().schema)).await;
         match more {
             Ok(Some(row)) if field::<bool>(&row, 0)? => self.clean_at = Instant::now() + PING_EVERY,
             Ok(_) => {}
@@ -171,17 +166,17 @@ impl Events {
     }
 
     /// Connects and listens, after a pause if the last try failed.
-    async fn connect(&mut self, links: &Links) -> bool {
+    async fn connect(&mut self, connections: &Connections) -> bool {
         if self.failures > 0 {
             let pause = Duration::from_millis(20).saturating_mul(1 << self.failures.min(8)).min(MAX_PAUSE);
             tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
         }
-        match Push::open(links, self.keeper).await {
+        match Push::open(connections, self.keeper).await {
             Ok(push) => {
                 self.link = Some(push);
                 self.failures = 0;
                 // The renewals' own connection, too: when the first of them is due, the server may have no room left.
-                if let Err(error) = links.line(0).await {
+                if let Err(error) = connections.get(0).await {
                     crate::log::say(move || tracing::debug!(%error, "no connection for renewals yet"));
                 }
             }
@@ -200,15 +195,15 @@ impl Events {
 }
 
 impl Push {
-    async fn open(links: &Links, keeper: HolderId) -> Result<Self> {
-        let Opened { client, driver, pid, direct } = links.open().await?;
+    async fn open(connections: &Connections, keeper: HolderId) -> Result<Self> {
+        let Opened { client, driver, pid, direct } = connections.open().await?;
         let (sender, notes) = mpsc::unbounded_channel();
         let task = tokio::spawn(forward(driver, sender));
         let mut push = Self { client, notes, task, listens: false };
-        if !links.pooled() && !links.is_session(direct) && push.is_pooled(links, pid).await? {
-            links.found_pooler();
+        if !connections.pooled() && !connections.is_session(direct) && push.is_pooled(connections, pid).await? {
+            connections.found_pooler();
         }
-        if !links.pooled() {
+        if !connections.pooled() {
             push.ask(&format!("LISTEN lk_{}", keeper.to_hex())).await?;
             push.listens = true;
         }
@@ -216,11 +211,11 @@ impl Push {
     }
 
     /// Whether one of our connections has had another server process, or two have had the same.
-    async fn is_pooled(&self, links: &Links, mut pid: i32) -> Result<bool> {
+    async fn is_pooled(&self, connections: &Connections, mut pid: i32) -> Result<bool> {
         for _ in 0..LOOKS {
             let row = self.ask("SELECT pg_backend_pid()").await?;
             let now: i32 = row.map(|row| field(&row, 0)).transpose()?.unwrap_or(pid);
-            if now != pid || links.pids().contains(&now) {
+            if now != pid || connections.pids().contains(&now) {
                 return Ok(true);
             }
             pid = now;

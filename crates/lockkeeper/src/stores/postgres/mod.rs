@@ -15,22 +15,22 @@
 //! `fsync=off`). A failover to a standby that had not seen a grant can forget it; tokens rise all the same.
 
 pub mod advisory;
+mod calls;
 mod connect;
 mod error;
 mod events;
-mod flight;
-mod lanes;
-mod list;
+mod fast_path;
+mod functions;
+mod operators;
 mod options;
-mod quick;
+mod queue;
 mod schema;
 pub mod shedlock;
 mod socket;
-mod statements;
 mod tidy;
 mod tls;
 mod values;
-mod waiting;
+mod waiters;
 
 use crate::error::{Error, Result};
 use crate::name::LockName;
@@ -40,23 +40,21 @@ use crate::store::{
     Store, StoreInfo,
 };
 use crate::stores::shared::connecting;
+use crate::stores::shared::timing::ASK_LIMIT;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
-use connect::Links;
+use connect::Connections;
 use events::Events;
-use lanes::Lanes;
+use functions::{Op, micros};
 use options::{Kind, Options};
+use queue::ConnectionQueues;
 use schema::Server;
-use statements::{Op, micros};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
-use values::{Answer, Id, field, odd};
-use waiting::Waiting;
-
-/// How long a question that no lease depends on may take.
-const ASK_LIMIT: Duration = Duration::from_secs(8);
+use values::{Answer, Id, field, unexpected_reply};
+use waiters::Waiting;
 
 /// Opens the store that a URL asks for.
 pub(crate) async fn open(place: &str, pairs: &[(String, String)]) -> Result<Arc<dyn Store>> {
@@ -71,7 +69,7 @@ pub(crate) async fn open(place: &str, pairs: &[(String, String)]) -> Result<Arc<
 /// Locks in a PostgreSQL database; see the [module](self).
 #[derive(Debug)]
 pub struct PostgresStore {
-    lanes: Lanes,
+    queues: ConnectionQueues,
     events: tokio::sync::Mutex<Events>,
     waiting: Waiting,
     server: Server,
@@ -94,30 +92,30 @@ impl PostgresStore {
         Self::from_options(options).await
     }
 
-    /// Makes the tables and functions of a URL, and whatever has gone missing of them, as a role that may; what
+    /// Makes tables that are not there, and makes or replaces the functions, as a role that may; what
     /// `lockkeeper store init` does. Repeating it does no harm.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
     pub async fn install(url: &str) -> Result<()> {
         let parts = crate::url::parse(url)?;
-        let links = Links::new(Options::parse(&parts.raw_place, &parts.options)?);
-        let servers = links.options().servers();
-        let repaired = connecting::ask(async move { schema::repair(&links).await }).await;
-        repaired.map_err(|e| e.during("store init").at(&servers))
+        let connections = Connections::new(Options::parse(&parts.raw_place, &parts.options)?);
+        let servers = connections.options().servers();
+        let installed = connecting::ask(async move { schema::install(&connections).await }).await;
+        installed.map_err(|e| e.during("store init").at(&servers))
     }
 
     async fn from_options(options: Options) -> Result<Self> {
-        // Not a holder's id, but the same need: 128 bits that nobody else has.
+        // Not a holder's id, but the same need: 128 bits that no other keeper has.
         let keeper = HolderId::random()?;
-        let links = Links::new(options);
+        let connections = Connections::new(options);
         let server = connecting::ask({
-            let links = links.clone();
-            async move { schema::check(&links).await }
+            let connections = connections.clone();
+            async move { schema::check(&connections).await }
         });
-        let server = server.await.map_err(|e| e.during("connect").at(&links.options().servers()))?;
-        let lanes = Lanes::new(links, keeper);
-        Ok(Self { lanes, events: Events::new(keeper).into(), waiting: Waiting::default(), server })
+        let server = server.await.map_err(|e| e.during("connect").at(&connections.options().servers()))?;
+        let queues = ConnectionQueues::new(connections, keeper);
+        Ok(Self { queues, events: Events::new(keeper).into(), waiting: Waiting::default(), server })
     }
 
     /// Lets unused rows be removed after this time; for a store that no keeper has yet.
@@ -137,17 +135,17 @@ impl PostgresStore {
         text: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>> {
-        let links = self.lanes.links();
-        let text = text.replace("{s}", &links.options().schema).replace("{now}", schema::NOW);
+        let connections = self.queues.connections();
+        let text = text.replace("{s}", &connections.options().schema).replace("{now}", schema::NOW);
         let asked = async {
-            let (line, _turn) = self.lanes.alone().await?;
+            let (connection, _turn) = self.queues.alone().await?;
             // Others would wait behind a statement that is not answered.
-            let asking = flight::asking(links, &line, limit);
-            let answered = line.client.query_typed(&text, params).await;
+            let asking = calls::asking(connections, &connection, limit);
+            let answered = connection.client.query_typed(&text, params).await;
             asking.answered();
-            answered.map_err(|e| statements::failed(links, &line, e))
+            answered.map_err(|e| functions::failed(connections, &connection, e))
         };
-        tokio::time::timeout(limit, asked).await.map_err(|_| lanes::late())?
+        tokio::time::timeout(limit, asked).await.map_err(|_| queue::timed_out())?
     }
 
     async fn register(&self, key: &LockName, pass: &Pass, value: Option<&[u8]>, ttl: Option<i64>) -> Result<Row> {
@@ -163,12 +161,12 @@ impl PostgresStore {
             (&ttl, Type::INT8),
         ];
         let rows = self.ask("SELECT * FROM {s}.register($1, $2, $3, $4, $5, $6, $7)", &params).await?;
-        rows.into_iter().next().ok_or_else(|| odd("nothing"))
+        rows.into_iter().next().ok_or_else(|| unexpected_reply("nothing"))
     }
 
     /// Runs a step for every claim and reads each answer.
     async fn batch<T>(&self, op: Op, claims: &[Claim], read: impl Fn(&Claim, Answer) -> Result<T>) -> Vec<Result<T>> {
-        let answers = self.lanes.run(op, claims).await;
+        let answers = self.queues.run(op, claims).await;
         let answer = |(claim, answer): (&Claim, Result<Answer>)| {
             answer.and_then(|answer| read(claim, answer)).map_err(|e| e.for_lock(&claim.name))
         };
@@ -189,7 +187,7 @@ impl Store for PostgresStore {
     fn info(&self) -> StoreInfo {
         let guarantee = if self.server.durable { Guarantee::Durable } else { Guarantee::Primary };
         StoreInfo {
-            servers: self.lanes.links().options().servers(),
+            servers: self.queues.connections().options().servers(),
             queue: true,
             shared: true,
             permits: true,
@@ -207,7 +205,7 @@ impl Store for PostgresStore {
             self.note_waiting(claim, answer.code == 0 && answer.place.is_some());
             match answer.code {
                 1 => {
-                    let lease = values::duration(answer.lease.ok_or_else(|| odd("no lease"))?);
+                    let lease = values::duration(answer.lease.ok_or_else(|| unexpected_reply("no lease"))?);
                     Ok(Attempt::Granted(Grant { token: answer.token()?, stamp: claim.stamp, lease }))
                 }
                 0 => Ok(Attempt::Held(answer.held())),
@@ -249,7 +247,7 @@ impl Store for PostgresStore {
     async fn tend(&self, events: Sink) {
         let mut stream = self.events.lock().await;
         loop {
-            events.tell(stream.next(self.lanes.links(), &self.waiting).await);
+            events.tell(stream.next(self.queues.connections(), &self.waiting).await);
         }
     }
 
@@ -269,7 +267,7 @@ impl Store for PostgresStore {
         let number = i64::try_from(token.get()).unwrap_or(i64::MAX);
         let params: [(&(dyn ToSql + Sync), Type); 2] = [(&name.as_bytes(), Type::BYTEA), (&number, Type::INT8)];
         let rows = self.ask("SELECT {s}.break_lock($1, $2)", &params).await?;
-        match field::<Option<i64>>(rows.first().ok_or_else(|| odd("nothing"))?, 0)? {
+        match field::<Option<i64>>(rows.first().ok_or_else(|| unexpected_reply("nothing"))?, 0)? {
             None => Ok(Break::NotHeld),
             above => Ok(Break::Broken(values::token(above).map_err(|e| e.for_lock(name))?)),
         }
@@ -283,8 +281,10 @@ fn refused(claim: &Claim, answer: &Answer) -> Error {
             "a permit of {limit} was asked for while the name is in use with a limit of {}; all must agree",
             answer.token.unwrap_or_default()
         )),
-        (5, _) => odd("that the token counter of this lock has reached its end (2^53): somebody wrote to its row"),
-        _ => odd("an unknown code"),
+        (5, _) => unexpected_reply(
+            "that the token counter of this lock has reached its end (2^53): another client wrote to its row",
+        ),
+        _ => unexpected_reply("an unknown code"),
     }
     .in_store("postgres")
 }
@@ -321,5 +321,5 @@ impl Register for PostgresStore {
 fn other_lock(key: &LockName, pass: &Pass, row: &Row) -> Error {
     let lock = field::<Option<&[u8]>>(row, 2).ok().flatten().and_then(|lock| LockName::new(lock).ok());
     let seen = lock.map(|lock| Pass::new(lock, pass.token, pass.holder));
-    pass.clears(key, seen.as_ref()).err().unwrap_or_else(|| odd("a fence that is none"))
+    pass.clears(key, seen.as_ref()).err().unwrap_or_else(|| unexpected_reply("a fence that is none"))
 }

@@ -11,13 +11,13 @@
 //!
 //! **Guarantee**: `Durable` or `Primary`, as for [`PostgresStore`]. Exclusive only, and no queue: ShedLock has neither.
 
-use super::error::locked;
-use super::list::PAGE;
+use super::error::{is_locked, locked};
+use super::functions::micros;
+use super::operators::PAGE;
 use super::options::{Kind, Options};
-use super::statements::micros;
 use super::tidy::Due;
-use super::values::{self, Answer, Id, field, note, odd};
-use super::{PostgresStore, lanes};
+use super::values::{self, Answer, Id, field, note, unexpected_reply};
+use super::{PostgresStore, queue};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::{LockName, escape};
 use crate::register::Register;
@@ -27,17 +27,14 @@ use crate::store::{
 };
 use crate::stores::shared::connecting;
 use crate::stores::shared::shedlock::{self, Dialect, MARK};
+use crate::stores::shared::sql::{LOOK_PAUSE, LOOKS};
+use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::text::upper_bound;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use std::collections::HashMap;
-use std::slice::from_ref;
-use std::time::{Duration, Instant};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
-
-/// How long a tombstone outlives the TTL of its claim: longer than any message is delayed in practice.
-const TOMB_EXTRA: Duration = Duration::from_secs(60);
 
 /// Rows in use, ours with what we noted; `{t}` is ShedLock's table, `{utc}` the time as it keeps it.
 const ROWS: &str = "
@@ -156,9 +153,12 @@ impl ShedLockStore {
             "shed_acquire" => "x.key, x.name, x.holder, x.ttl, x.whom, x.host, x.pid, x.label",
             _ => "x.key, x.holder, x.ttl",
         };
-        // Of several, those are left out whose rows somebody keeps locked: the others must not wait for them.
+        // Rows that another transaction keeps locked are left out: the claims of other names must not wait for them. One
+        // claim by itself waits for its row, unless a row was found locked a moment ago.
+        let (locked_rows, limit) = (self.base.queues.locked_rows(), queue::limit(claims));
+        let cautious = locked_rows.lately();
         let (free, only) = match claims {
-            [_] => (String::new(), ""),
+            [_] if !cautious => (String::new(), ""),
             _ => (
                 format!(
                     "WITH free AS (SELECT name FROM {t} WHERE name = ANY ($2) FOR UPDATE SKIP LOCKED), \
@@ -172,32 +172,31 @@ impl ShedLockStore {
             "{free} SELECT a.* FROM (SELECT * FROM unnest({lists}) AS u (key, holder{names}) {only} ORDER BY key) AS x, \
              LATERAL {{s}}.{function}($1, {args}) AS a"
         );
-        let (limit, stuck, began) = (lanes::limit(claims), self.base.lanes.stuck(), Instant::now());
-        let asked = async {
-            if let [claim] = claims
-                && stuck.knows(&claim.name)
-            {
-                let look = [(&self.table as &(dyn ToSql + Sync), Type::TEXT), (&keys[0], Type::TEXT)];
-                self.base.ask_within(limit, "SELECT {s}.shed_look($1, $2)", &look).await?;
+        let mut asked = self.base.ask_within(limit, &text, &params).await;
+        for _ in 1..LOOKS {
+            if claims.len() > 1 || !cautious || !matches!(&asked, Ok(rows) if rows.is_empty()) {
+                break;
             }
-            self.base.ask_within(limit, &text, &params).await
-        };
-        let asked = asked.await;
-        if asked.is_err() && began.elapsed() >= limit.mul_f64(0.8) {
-            // Perhaps it waits for a row: the next time it is looked first.
-            self.base.lanes.suspect(claims);
+            tokio::time::sleep(LOOK_PAUSE).await;
+            asked = self.base.ask_within(limit, &text, &params).await;
         }
-        let read = asked.and_then(|rows| rows.iter().map(Answer::read).collect::<Result<Vec<_>>>());
-        let found: Result<HashMap<HolderId, Answer>> = read.map(|all| all.into_iter().map(|a| (a.holder, a)).collect());
-        let answer = |claim: &Claim| {
-            let answer = match &found {
-                Ok(found) => found.get(&claim.holder).cloned().ok_or_else(locked),
-                Err(error) => Err(error.clone()),
-            };
-            self.base.lanes.note(from_ref(claim), &answer);
-            answer.map_err(|error| error.for_lock(&claim.name))
+        let read = match asked {
+            Ok(rows) => rows.iter().map(Answer::read).collect::<Result<Vec<_>>>(),
+            Err(error) => {
+                let waited = is_locked(&error);
+                // Perhaps a call that timed out waited for a row: the next calls look first.
+                if waited || error.kind() == ErrorKind::Unavailable {
+                    locked_rows.seen();
+                }
+                if waited { Ok(Vec::new()) } else { Err(error) }
+            }
         };
-        claims.iter().map(answer).collect()
+        let found: Result<HashMap<HolderId, Answer>> = read.map(|all| all.into_iter().map(|a| (a.holder, a)).collect());
+        let answer = |claim: &Claim| match &found {
+            Ok(found) => found.get(&claim.holder).cloned().ok_or_else(|| locked(&self.table)),
+            Err(error) => Err(error.clone()),
+        };
+        claims.iter().map(|claim| answer(claim).map_err(|error| error.for_lock(&claim.name))).collect()
     }
 
     async fn records(&self, condition: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Record>> {
@@ -256,12 +255,14 @@ impl Store for ShedLockStore {
             let answer = answer?;
             match answer.code {
                 1 => {
-                    let lease = values::duration(answer.lease.ok_or_else(|| odd("no lease"))?);
+                    let lease = values::duration(answer.lease.ok_or_else(|| unexpected_reply("no lease"))?);
                     Ok(Attempt::Granted(Grant { token: answer.token()?, stamp: claim.stamp, lease }))
                 }
                 0 => Ok(Attempt::Held(answer.held())),
                 2 => Ok(Attempt::Cancelled),
-                _ => Err(odd("that the tokens of this lock have reached their end (2^53): somebody wrote to its row")),
+                _ => Err(unexpected_reply(
+                    "that the tokens of this lock have reached their end (2^53): somebody wrote to its row",
+                )),
             }
         };
         claims.iter().zip(self.call("shed_acquire", claims, &more).await).map(read).collect()
@@ -274,7 +275,7 @@ impl Store for ShedLockStore {
             (4, Some(1)) => Ok(Renewal::Lost(LossReason::Broken)),
             (4, Some(_)) => Ok(Renewal::Lost(LossReason::Released)),
             (4, None) => Ok(Renewal::Lost(LossReason::Gone)),
-            _ => Err(odd("an unknown code")),
+            _ => Err(unexpected_reply("an unknown code")),
         };
         claims
             .iter()
@@ -284,11 +285,12 @@ impl Store for ShedLockStore {
     }
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
-        let tombs: Vec<Option<i64>> = claims.iter().map(|c| c.unsettled.then(|| micros(c.ttl + TOMB_EXTRA))).collect();
+        let tombs: Vec<Option<i64>> =
+            claims.iter().map(|c| c.unsettled.then(|| micros(c.ttl + TOMBSTONE_EXTRA))).collect();
         let read = |answer: Result<Answer>| match answer?.code {
             1 => Ok(Release::Released),
             0 => Ok(Release::NotHeld),
-            _ => Err(odd("an unknown code")),
+            _ => Err(unexpected_reply("an unknown code")),
         };
         self.call("shed_release", claims, &[(&tombs, Type::INT8_ARRAY, "ttl")]).await.into_iter().map(read).collect()
     }
@@ -326,7 +328,7 @@ impl Store for ShedLockStore {
         let params: [(&(dyn ToSql + Sync), Type); 3] =
             [(&self.table, Type::TEXT), (&key, Type::TEXT), (&number, Type::INT8)];
         let rows = self.base.ask("SELECT {s}.shed_break($1, $2, $3)", &params).await?;
-        match field::<Option<i64>>(rows.first().ok_or_else(|| odd("nothing"))?, 0)? {
+        match field::<Option<i64>>(rows.first().ok_or_else(|| unexpected_reply("nothing"))?, 0)? {
             None => Ok(Break::NotHeld),
             above => Ok(Break::Broken(values::token(above).map_err(|e| e.for_lock(name))?)),
         }

@@ -81,7 +81,7 @@ impl Answer {
 
 /// A column of a row that is what it should be.
 pub(super) fn field<'a, T: FromSql<'a>>(row: &'a Row, i: usize) -> Result<T> {
-    row.try_get(i).map_err(|e| odd("a column of another type").with_source(e))
+    row.try_get(i).map_err(|e| unexpected_reply("a column of another type").with_source(e))
 }
 
 /// Three columns: host, pid, label; `None` when there is nobody.
@@ -107,7 +107,7 @@ pub(super) fn holder(
 }
 
 pub(super) fn token(number: Option<i64>) -> Result<Token> {
-    Token::new(number.and_then(|n| u64::try_from(n).ok()).ok_or_else(|| odd("no token"))?)
+    Token::new(number.and_then(|n| u64::try_from(n).ok()).ok_or_else(|| unexpected_reply("no token"))?)
 }
 
 pub(super) fn duration(micros: i64) -> Duration {
@@ -119,6 +119,6 @@ pub(super) fn moment(micros: i64) -> std::time::SystemTime {
 }
 
 /// The server's functions are ours: an answer they do not give is a defect.
-pub(super) fn odd(what: &str) -> Error {
+pub(super) fn unexpected_reply(what: &str) -> Error {
     Error::new(ErrorKind::Unexpected, format!("the server's functions answered {what}")).in_store("postgres")
 }

@@ -1,13 +1,13 @@
-//! What most steps need: nobody is in the way, nobody waits, nothing is to be remembered. One plain statement does it, and
-//! its OK packet says whether it did: a procedure costs several times as much. Where it did nothing, the procedure is
-//! called, which knows every case.
+//! What most steps need: no other claim holds or waits, and nothing is to be remembered. One plain statement does it, and
+//! its OK packet says whether it did: a procedure costs several times as much. Where the statement did nothing, the
+//! procedure is called, which knows every case.
 //!
 //! The statement's time is that of its beginning, before it waited for the row: no lease outlasts by it what the claim's
 //! stamp allows, and no setting of the session changes it. Rows of a name that is free have no holder, no `since` and no
 //! `others`.
 
-use super::lines::{Step, run_plain};
-use super::step::{clipped, hex, micros};
+use super::calls::{Step, run_plain};
+use super::procedure::{clipped, hex, micros};
 use crate::name::LockName;
 use crate::store::{Claim, Mode};
 use crate::token::{HolderId, Token};
@@ -27,70 +27,70 @@ const MOST_NAMES: usize = 10_000;
 
 /// A step as a plain statement.
 #[derive(Clone, Debug)]
-pub(super) enum Quick {
+pub(super) enum FastPath {
     /// Takes a free lock. The server says the token, as what was inserted last.
     Take(String),
-    /// Ends a lock that nobody waits for.
+    /// Ends a lock that no claim waits for.
     End(String),
     /// Prolongs a lease by so many microseconds; all that are due go out in one statement.
     Keep(HolderId, u64),
 }
 
-/// What this keeper has met lately, by name: which statement is worth a try. Nothing depends on it.
+/// Which statement is worth a try, by name, from what this keeper was answered lately. Nothing depends on it.
 #[derive(Debug, Default)]
-pub(super) struct Met(Mutex<HashMap<LockName, Sight>>);
+pub(super) struct FastPathHints(Mutex<HashMap<LockName, Hint>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sight {
+enum Hint {
     /// It has a row, and was free.
     Free,
-    /// Somebody was in the way, or waited.
+    /// Another claim held it, or waited.
     Busy,
 }
 
-impl Met {
-    fn lock(&self) -> MutexGuard<'_, HashMap<LockName, Sight>> {
+impl FastPathHints {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LockName, Hint>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sight(&self, name: &LockName) -> Option<Sight> {
+    fn hint(&self, name: &LockName) -> Option<Hint> {
         self.lock().get(name).copied()
     }
 
     /// A plain statement was enough for this name, or would have been; or it was not.
     pub(super) fn note(&self, name: &LockName, free: bool) {
-        let sight = if free { Sight::Free } else { Sight::Busy };
-        let mut met = self.lock();
-        if let Some(known) = met.get_mut(name) {
-            *known = sight;
+        let hint = if free { Hint::Free } else { Hint::Busy };
+        let mut hints = self.lock();
+        if let Some(known) = hints.get_mut(name) {
+            *known = hint;
             return;
         }
-        if met.len() >= MOST_NAMES {
-            met.clear();
+        if hints.len() >= MOST_NAMES {
+            hints.clear();
         }
-        met.insert(name.clone(), sight);
+        hints.insert(name.clone(), hint);
     }
 
     /// The statement to try first, if one is worth it.
-    pub(super) fn take(&self, p: &str, claim: &Claim) -> Option<Quick> {
+    pub(super) fn take(&self, p: &str, claim: &Claim) -> Option<FastPath> {
         if claim.mode != Mode::Exclusive {
             return None;
         }
-        match self.sight(&claim.name) {
-            Some(Sight::Busy) => None,
-            Some(Sight::Free) => Some(Quick::Take(take_known(p, claim))),
-            None => Some(Quick::Take(take_any(p, claim))),
+        match self.hint(&claim.name) {
+            Some(Hint::Busy) => None,
+            Some(Hint::Free) => Some(FastPath::Take(take_known(p, claim))),
+            None => Some(FastPath::Take(take_any(p, claim))),
         }
     }
 
-    pub(super) fn end(&self, p: &str, claim: &Claim) -> Option<Quick> {
-        let plain = claim.mode == Mode::Exclusive && !claim.unsettled && self.sight(&claim.name) != Some(Sight::Busy);
-        plain.then(|| Quick::End(end(p, claim)))
+    pub(super) fn end(&self, p: &str, claim: &Claim) -> Option<FastPath> {
+        let plain = claim.mode == Mode::Exclusive && !claim.unsettled && self.hint(&claim.name) != Some(Hint::Busy);
+        plain.then(|| FastPath::End(end(p, claim)))
     }
 }
 
-pub(super) fn keep(claim: &Claim) -> Option<Quick> {
-    (claim.mode == Mode::Exclusive).then(|| Quick::Keep(claim.holder, micros(claim.ttl)))
+pub(super) fn keep(claim: &Claim) -> Option<FastPath> {
+    (claim.mode == Mode::Exclusive).then(|| FastPath::Keep(claim.holder, micros(claim.ttl)))
 }
 
 /// Takes a lock that has a row.
@@ -192,32 +192,32 @@ pub(super) async fn run(
     let mut plain: Vec<(usize, &str)> = Vec::new();
     let mut kept: BTreeMap<u64, Vec<(usize, &Step, HolderId)>> = BTreeMap::new();
     for (i, step) in steps.iter().enumerate() {
-        match &step.quick {
-            Some(Quick::Take(text) | Quick::End(text)) => plain.push((i, text)),
-            Some(Quick::Keep(holder, ttl)) => kept.entry(*ttl).or_default().push((i, step, *holder)),
+        match &step.fast_path {
+            Some(FastPath::Take(text) | FastPath::End(text)) => plain.push((i, text)),
+            Some(FastPath::Keep(holder, ttl)) => kept.entry(*ttl).or_default().push((i, step, *holder)),
             None => {}
         }
     }
     for chunk in plain.chunks(most) {
-        let told = match chunk {
+        let changes = match chunk {
             [(_, text)] => run_plain(conn, text).await?,
             many => {
                 let texts: Vec<&str> = many.iter().map(|(_, text)| *text).collect();
                 let text = format!("START TRANSACTION;{};COMMIT", texts.join(";"));
-                let told = run_plain(conn, &text).await?;
-                told.get(1..=many.len()).unwrap_or_default().to_vec()
+                let changes = run_plain(conn, &text).await?;
+                changes.get(1..=many.len()).unwrap_or_default().to_vec()
             }
         };
-        for ((i, _), (rows, inserted)) in chunk.iter().zip(told) {
-            let taken = matches!(steps[*i].quick, Some(Quick::Take(_)));
+        for ((i, _), (rows, inserted)) in chunk.iter().zip(changes) {
+            let taken = matches!(steps[*i].fast_path, Some(FastPath::Take(_)));
             done[*i] = (if taken { inserted > 0 } else { rows > 0 }).then_some(inserted);
         }
     }
     for (ttl, all) in kept {
         for chunk in all.chunks(KEEP) {
-            let told = run_plain(conn, &keep_all(p, ttl, chunk)).await?;
-            // Otherwise nobody knows which; a renewal may be repeated.
-            if told.first().is_some_and(|(rows, _)| usize::try_from(*rows) == Ok(chunk.len())) {
+            let changes = run_plain(conn, &keep_all(p, ttl, chunk)).await?;
+            // Otherwise the server does not say which; a renewal may be repeated.
+            if changes.first().is_some_and(|(rows, _)| usize::try_from(*rows) == Ok(chunk.len())) {
                 chunk.iter().for_each(|(i, ..)| done[*i] = Some(0));
             }
         }

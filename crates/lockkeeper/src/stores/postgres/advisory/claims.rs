@@ -1,11 +1,11 @@
 //! What the session holds, claim by claim, and what it has lost.
 
-use super::desk::Outcome;
 use super::session::Entry;
+use super::session_task::Outcome;
 use crate::error::Result;
 use crate::name::LockName;
 use crate::store::{Claim, Held, LossReason, Mode, Note};
-use crate::stores::postgres::values::{Answer, odd};
+use crate::stores::postgres::values::{Answer, unexpected_reply};
 use crate::token::{HolderId, Token};
 use crate::transaction::postgres::Key;
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +20,7 @@ const CANCELLED: usize = 1000;
 
 /// A lock that the session holds for one claim.
 #[derive(Clone, Debug)]
-pub(super) struct Own {
+pub(super) struct ClaimState {
     pub(super) name: LockName,
     pub(super) holder: HolderId,
     pub(super) shared: bool,
@@ -29,7 +29,7 @@ pub(super) struct Own {
     note: Arc<Note>,
 }
 
-impl Own {
+impl ClaimState {
     pub(super) fn held(&self) -> Held {
         Held { holder: Some((*self.note).clone()), token: Some(self.token), since: Some(self.since), ..Held::default() }
     }
@@ -37,9 +37,9 @@ impl Own {
 
 /// Everything of one session. To the server a key is held or not; whose it is, is known here only.
 #[derive(Debug, Default)]
-pub(super) struct Holdings {
+pub(super) struct Claims {
     /// One Exclusive holder, or any number of Shared ones.
-    pub(super) own: HashMap<Key, Vec<Own>>,
+    pub(super) own: HashMap<Key, Vec<ClaimState>>,
     ended: VecDeque<(HolderId, LossReason)>,
     /// Claims that were released while their acquire may still be on its way here.
     cancelled: VecDeque<HolderId>,
@@ -49,8 +49,8 @@ pub(super) fn is_shared(claim: &Claim) -> bool {
     claim.mode == Mode::Shared
 }
 
-impl Holdings {
-    pub(super) fn find(&self, key: Key, holder: HolderId) -> Option<&Own> {
+impl Claims {
+    pub(super) fn find(&self, key: Key, holder: HolderId) -> Option<&ClaimState> {
         self.own.get(&key)?.iter().find(|own| own.holder == holder)
     }
 
@@ -69,7 +69,7 @@ impl Holdings {
         match answer.code {
             1 => {
                 let token = answer.token()?;
-                self.own.entry(*key).or_default().push(Own {
+                self.own.entry(*key).or_default().push(ClaimState {
                     name: claim.name.clone(),
                     holder: claim.holder,
                     shared: is_shared(claim),
@@ -80,8 +80,10 @@ impl Holdings {
                 Ok(Outcome::Granted(token))
             }
             0 => Ok(Outcome::Held(answer.held())),
-            5 => Err(odd("that the tokens of this lock have reached their end (2^53): somebody wrote to its row")),
-            _ => Err(odd("an unknown code")),
+            5 => Err(unexpected_reply(
+                "that the tokens of this lock have reached their end (2^53): somebody wrote to its row",
+            )),
+            _ => Err(unexpected_reply("an unknown code")),
         }
     }
 

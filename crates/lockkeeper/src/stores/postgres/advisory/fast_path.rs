@@ -22,14 +22,14 @@ const HALVES: &str = "(x.key >> 32)::integer, (x.key << 32 >> 32)::integer";
 
 /// Prepared when first needed, for this session.
 #[derive(Debug, Default)]
-pub(super) struct Quick {
+pub(super) struct FastPath {
     take: OnceCell<Statement>,
     free: OnceCell<Statement>,
     take_many: OnceCell<Statement>,
     free_many: OnceCell<Statement>,
 }
 
-impl Quick {
+impl FastPath {
     /// Takes each that is free: the tokens, or `None` for one that is not.
     ///
     /// If it fails half-way, the locks it took are still held.

@@ -1,7 +1,7 @@
 //! What operators see.
 
 use super::PostgresStore;
-use super::statements::mode_of;
+use super::functions::mode_of;
 use super::values::{field, holder, note};
 use crate::error::Result;
 use crate::name::LockName;

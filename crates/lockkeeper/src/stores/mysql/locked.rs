@@ -1,34 +1,28 @@
-//! Which rows somebody keeps locked right now. Asked only where somebody did a moment ago: one round trip, and nobody
-//! waits in the server. (Its own limit for such a wait has whole seconds, and MySQL's for a statement leaves it alone.)
+//! Which rows another transaction keeps locked right now: one round trip that waits for no row.
 
-use super::lines::run;
+use super::calls::{Step, run};
 use super::options::Options;
+use super::procedure::hex;
 use super::schema::MySql;
-use super::step::hex;
 use crate::name::LockName;
 use crate::stores::shared::shedlock::{self, Dialect as _};
+use crate::stores::shared::sql::{LOOK_PAUSE, LOOKS};
 use mysql_async::Conn;
 use std::fmt::Write as _;
-use std::time::Duration;
-
-/// How often a row is to be found locked: a step of somebody else has it for a moment, too.
-const LOOKS: u32 = 3;
-
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// The most names in one question.
 const NAMES: usize = 100;
 
-/// Those of these names whose row somebody keeps locked.
-pub(super) async fn locked<'a>(
+/// The names of steps whose row another transaction keeps locked.
+pub(super) async fn find<'a>(
     conn: &mut Conn,
     options: &Options,
-    names: &[&'a LockName],
+    steps: &[&'a Step],
 ) -> mysql_async::Result<Vec<&'a LockName>> {
-    let mut locked = names.to_vec();
+    let mut locked: Vec<&LockName> = steps.iter().map(|step| &step.name).collect();
     for look in 0..LOOKS {
         if look > 0 {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(LOOK_PAUSE).await;
         }
         let mut still = Vec::new();
         for names in locked.chunks(NAMES) {
@@ -59,7 +53,7 @@ async fn locked_now<'a>(
     Ok(names.iter().zip(sums).filter(|(_, sum)| *sum > 0).map(|(name, _)| *name).collect())
 }
 
-/// Adds 1 for each row that there is, and takes it back for each that is not locked.
+/// Asks for 1 if the row exists and -1 if SKIP LOCKED returns it: a sum above 0 means locked.
 fn question(text: &mut String, options: &Options, i: usize, name: &LockName) {
     let mut ask = |table: &str, key: &str| {
         let separator = if text.is_empty() { "" } else { ";" };

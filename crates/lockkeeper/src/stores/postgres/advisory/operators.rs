@@ -4,7 +4,7 @@ use super::AdvisoryStore;
 use crate::error::{Error, Result};
 use crate::name::{LockName, escape};
 use crate::store::{Break, Cursor, HolderRecord, Mode, Page, Record, WaiterRecord};
-use crate::stores::postgres::list::PAGE;
+use crate::stores::postgres::operators::PAGE;
 use crate::stores::postgres::values::{self, field, note};
 use crate::text::upper_bound;
 use crate::token::Token;

@@ -1,22 +1,20 @@
 //! The three statements of every day, prepared where connections are sessions, and sent whole where a pooler stands
 //! between.
 
-use super::connect::{Line, Links};
+use super::connect::{Connection, Connections};
 use super::error::{is_fatal, is_pooling, map_err};
-use super::quick::{self, Quick};
+use super::fast_path::{self, FastPath};
 use super::values::{Answer, Id, field};
 use crate::error::{Error, Result};
-use crate::name::LockName;
 use crate::store::{Claim, Mode};
+use crate::stores::shared::sql::{LOOK_PAUSE, LOOKS};
+use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::token::HolderId;
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, Statement};
-
-/// How long a tombstone outlives the TTL of its claim: longer than any message is delayed in practice.
-const TOMB_EXTRA: Duration = Duration::from_secs(60);
 
 /// What is asked of the server for a batch of claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +69,7 @@ pub(super) struct Statements {
     acquire: OnceCell<Statement>,
     renew: OnceCell<Statement>,
     release: OnceCell<Statement>,
-    pub(super) quick: Quick,
+    pub(super) fast_path: FastPath,
 }
 
 impl Statements {
@@ -85,89 +83,118 @@ impl Statements {
 }
 
 /// Runs one step for every claim, in one statement.
-pub(super) async fn send(links: &Links, line: &Line, op: Op, claims: &[Claim], keeper: HolderId) -> Result<Vec<Row>> {
+pub(super) async fn send(
+    connections: &Connections,
+    connection: &Connection,
+    op: Op,
+    claims: &[Claim],
+    keeper: HolderId,
+) -> Result<Vec<Row>> {
     let names: Vec<&[u8]> = claims.iter().map(|c| c.name.as_bytes()).collect();
     let holders: Vec<Id> = claims.iter().map(|c| Id(c.holder)).collect();
     let ttls: Vec<i64> = claims.iter().map(|c| micros(c.ttl)).collect();
     if op == Op::Release {
-        let tombs: Vec<Option<i64>> = claims.iter().map(|c| c.unsettled.then(|| micros(c.ttl + TOMB_EXTRA))).collect();
-        return call(links, line, op, &[&names, &holders, &tombs]).await;
+        let tombs: Vec<Option<i64>> =
+            claims.iter().map(|c| c.unsettled.then(|| micros(c.ttl + TOMBSTONE_EXTRA))).collect();
+        return call(connections, connection, op, &[&names, &holders, &tombs]).await;
     }
     let lives: Vec<i64> = claims.iter().map(|c| micros(c.waiter_lease())).collect();
     let stamps: Vec<i64> = claims.iter().map(|c| i64::try_from(c.stamp.as_micros()).unwrap_or(i64::MAX)).collect();
     let keeper = Id(keeper);
     if op == Op::Renew {
-        return call(links, line, op, &[&names, &holders, &ttls, &lives, &stamps, &keeper]).await;
+        return call(connections, connection, op, &[&names, &holders, &ttls, &lives, &stamps, &keeper]).await;
     }
     let modes: Vec<i64> = claims.iter().map(|c| mode_number(c.mode)).collect();
     let queues: Vec<bool> = claims.iter().map(|c| c.queue).collect();
     let hosts: Vec<&[u8]> = claims.iter().map(|c| c.note.host.as_bytes()).collect();
     let pids: Vec<i64> = claims.iter().map(|c| i64::from(c.note.pid)).collect();
     let labels: Vec<&[u8]> = claims.iter().map(|c| c.note.label.as_bytes()).collect();
-    call(links, line, op, &[&names, &holders, &modes, &ttls, &queues, &lives, &stamps, &keeper, &hosts, &pids, &labels])
-        .await
+    call(
+        connections,
+        connection,
+        op,
+        &[&names, &holders, &modes, &ttls, &queues, &lives, &stamps, &keeper, &hosts, &pids, &labels],
+    )
+    .await
 }
 
 /// The plain statement of one claim, where connections are sessions; `None`: the function has to be called.
-pub(super) async fn try_quick(links: &Links, line: &Line, op: Op, claim: &Claim) -> Result<Option<Answer>> {
-    if !links.is_session(line.direct) {
+pub(super) async fn try_fast_path(
+    connections: &Connections,
+    connection: &Connection,
+    op: Op,
+    claim: &Claim,
+) -> Result<Option<Answer>> {
+    if !connections.is_session(connection.direct) {
         return Ok(None);
     }
-    match quick::run(line, &links.options().schema, op, claim).await {
+    match fast_path::run(connection, &connections.options().schema, op, claim).await {
         // The server has not begun it.
         Err(error) if is_pooling(&error) => {
-            links.found_pooler();
+            connections.found_pooler();
             Ok(None)
         }
-        answered => answered.map_err(|error| failed(links, line, error)),
+        answered => answered.map_err(|error| failed(connections, connection, error)),
     }
 }
 
-/// Fails soon if somebody keeps the row of a name locked.
-pub(super) async fn look(links: &Links, line: &Line, name: &LockName) -> Result<()> {
-    let text = format!("SELECT {}.look($1)", links.options().schema);
-    let looked = line.client.query_typed(&text, &[(&name.as_bytes(), Type::BYTEA)]).await;
-    looked.map(drop).map_err(|error| failed(links, line, error))
-}
-
-/// The names whose rows somebody keeps locked right now.
-pub(super) async fn locked(links: &Links, line: &Line, claims: &[Claim]) -> Result<HashSet<Vec<u8>>> {
+/// The names whose rows another transaction keeps locked.
+pub(super) async fn locked(
+    connections: &Connections,
+    connection: &Connection,
+    claims: &[Claim],
+) -> Result<HashSet<Vec<u8>>> {
     let text = format!(
         "WITH free AS (SELECT name FROM {s}.lock WHERE name = ANY ($1) FOR UPDATE SKIP LOCKED) \
          SELECT name FROM {s}.lock WHERE name = ANY ($1) AND name NOT IN (SELECT name FROM free)",
-        s = links.options().schema
+        s = connections.options().schema
     );
-    let names: Vec<&[u8]> = claims.iter().map(|claim| claim.name.as_bytes()).collect();
-    let rows = line.client.query_typed(&text, &[(&names, Type::BYTEA_ARRAY)]).await;
-    rows.map_err(|error| failed(links, line, error))?.iter().map(|row| field(row, 0)).collect()
+    let mut names: Vec<Vec<u8>> = claims.iter().map(|claim| claim.name.as_bytes().to_vec()).collect();
+    for look in 0..LOOKS {
+        if look > 0 {
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
+        let rows = connection.client.query_typed(&text, &[(&names, Type::BYTEA_ARRAY)]).await;
+        let rows = rows.map_err(|error| failed(connections, connection, error))?;
+        names = rows.iter().map(|row| field(row, 0)).collect::<Result<_>>()?;
+        if names.is_empty() {
+            break;
+        }
+    }
+    Ok(names.into_iter().collect())
 }
 
-async fn call(links: &Links, line: &Line, op: Op, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
-    if links.is_session(line.direct) {
+async fn call(
+    connections: &Connections,
+    connection: &Connection,
+    op: Op,
+    params: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Row>> {
+    if connections.is_session(connection.direct) {
         let prepare = || async {
-            let (text, types) = op.text(&links.options().schema);
-            line.client.prepare_typed(&text, types).await
+            let (text, types) = op.text(&connections.options().schema);
+            connection.client.prepare_typed(&text, types).await
         };
-        let prepared = line.statements.cell(op).get_or_try_init(prepare).await;
+        let prepared = connection.statements.cell(op).get_or_try_init(prepare).await;
         let answered = match prepared {
-            Ok(statement) => line.client.query(statement, params).await,
+            Ok(statement) => connection.client.query(statement, params).await,
             Err(error) => Err(error),
         };
         match answered {
             // The server has not begun it, so sending it again is no repeat.
-            Err(error) if is_pooling(&error) => links.found_pooler(),
-            answered => return answered.map_err(|error| failed(links, line, error)),
+            Err(error) if is_pooling(&error) => connections.found_pooler(),
+            answered => return answered.map_err(|error| failed(connections, connection, error)),
         }
     }
-    let (text, types) = op.text(&links.options().schema);
+    let (text, types) = op.text(&connections.options().schema);
     let typed: Vec<(&(dyn ToSql + Sync), Type)> = params.iter().copied().zip(types.iter().cloned()).collect();
-    line.client.query_typed(&text, &typed).await.map_err(|error| failed(links, line, error))
+    connection.client.query_typed(&text, &typed).await.map_err(|error| failed(connections, connection, error))
 }
 
 /// What an error means, after drawing the conclusions for the connection.
-pub(super) fn failed(links: &Links, line: &Line, error: tokio_postgres::Error) -> Error {
+pub(super) fn failed(connections: &Connections, connection: &Connection, error: tokio_postgres::Error) -> Error {
     if is_fatal(&error) {
-        links.broken(line);
+        connections.broken(connection);
     }
     map_err(error)
 }

@@ -1,10 +1,9 @@
-//! One Exclusive claim that nobody is in the way of: a plain statement does what the functions would do first. Calling a
-//! function costs as much again as what it does. What a statement leaves undone is for the function, which knows every
-//! case.
+//! One Exclusive claim of a lock that is free: a plain statement does what the functions would do first. Calling a function
+//! costs as much again as what it does. What a statement leaves undone is for the function, which knows every case.
 
-use super::connect::Line;
+use super::connect::Connection;
+use super::functions::{Op, micros};
 use super::schema::{NOW, PATIENCE};
-use super::statements::{Op, micros};
 use super::values::{Answer, Id};
 use crate::error::Result;
 use crate::name::LockName;
@@ -16,11 +15,11 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Statement};
 
 /// How many names are remembered as busy.
-const MOST_BUSY: usize = 10_000;
+const MAX_BUSY: usize = 10_000;
 
 /// Prepared when first needed, for one connection.
 #[derive(Debug, Default)]
-pub(super) struct Quick {
+pub(super) struct FastPath {
     patience: OnceCell<()>,
     take: OnceCell<Statement>,
     end: OnceCell<Statement>,
@@ -28,9 +27,9 @@ pub(super) struct Quick {
 
 /// Names of which a statement was not enough the last time: the function is asked at once. Nothing depends on it.
 #[derive(Debug, Default)]
-pub(super) struct Busy(Mutex<HashSet<LockName>>);
+pub(super) struct FastPathHints(Mutex<HashSet<LockName>>);
 
-impl Busy {
+impl FastPathHints {
     fn lock(&self) -> MutexGuard<'_, HashSet<LockName>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,7 +51,7 @@ impl Busy {
             names.remove(name);
             return;
         }
-        if names.len() >= MOST_BUSY {
+        if names.len() >= MAX_BUSY {
             names.clear();
         }
         names.insert(name.clone());
@@ -60,17 +59,17 @@ impl Busy {
 }
 
 /// Takes or ends one lock; `None`: nothing was done.
-pub(super) async fn run(line: &Line, schema: &str, op: Op, claim: &Claim) -> Result<Option<Answer>, Error> {
-    let (client, quick) = (&*line.client, &line.statements.quick);
+pub(super) async fn run(connection: &Connection, schema: &str, op: Op, claim: &Claim) -> Result<Option<Answer>, Error> {
+    let (client, prepared) = (&*connection.client, &connection.statements.fast_path);
     let (name, holder) = (claim.name.as_bytes(), Id(claim.holder));
     // As the functions do for themselves.
-    quick.patience.get_or_try_init(|| client.batch_execute(PATIENCE)).await?;
+    prepared.patience.get_or_try_init(|| client.batch_execute(PATIENCE)).await?;
     if op == Op::Release {
-        let statement = quick.end.get_or_try_init(|| end(client, schema)).await?;
+        let statement = prepared.end.get_or_try_init(|| end(client, schema)).await?;
         let ended = client.execute(statement, &[&name, &holder]).await?;
         return Ok((ended > 0).then(|| Answer::new(claim.holder, 1, None)));
     }
-    let statement = quick.take.get_or_try_init(|| take(client, schema)).await?;
+    let statement = prepared.take.get_or_try_init(|| take(client, schema)).await?;
     let (host, pid, label) = (claim.note.host.as_bytes(), i64::from(claim.note.pid), claim.note.label.as_bytes());
     let ttl = micros(claim.ttl);
     let rows = client.query(statement, &[&name, &holder, &ttl, &host, &pid, &label]).await?;

@@ -1,8 +1,8 @@
 //! What operators see.
 
 use super::MysqlStore;
+use super::procedure::{bytes, duration, hex, mode_of, moment, note, number, token};
 use super::schema::MySql;
-use super::step::{bytes, duration, hex, mode_of, moment, note, number, token};
 use crate::error::Result;
 use crate::name::{LockName, escape};
 use crate::store::{Cursor, HolderRecord, Mode, Page, Record, WaiterRecord};
@@ -83,7 +83,7 @@ impl MysqlStore {
 impl MysqlStore {
     /// Who of ShedLock's applications holds a name that none of us does.
     async fn foreign(&self, name: &LockName, ours: Option<&Record>) -> Result<Option<Record>> {
-        let Some(table) = &self.lines.dial().options.shedlock else { return Ok(None) };
+        let Some(table) = &self.connections.dial().options.shedlock else { return Ok(None) };
         if ours.is_some_and(|record| !record.holders.is_empty()) {
             return Ok(None);
         }

@@ -1,23 +1,16 @@
 //! The text of calls to our procedures, and what they answer.
 
-use super::error::locked;
-use super::line::Wait;
-use super::lines::{Step, Told};
+use super::calls::{Reply, Step};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::store::{Claim, Held, Mode, Note};
 use crate::stores::shared::shedlock;
+use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::token::{HolderId, Token};
 use mysql_async::{Row, Value};
 use std::fmt::Write as _;
 use std::time::Duration;
-
-/// How long a tombstone outlives the TTL of its claim: longer than any message is delayed in practice.
-pub(super) const TOMB_EXTRA: Duration = Duration::from_secs(60);
-
-/// Renewals of shorter leases are given up, and repeated, before the server stops waiting for a row.
-const BRIEF: Duration = Duration::from_secs(16);
 
 /// What is asked of the server for one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +25,7 @@ pub(super) fn claim(prefix: &str, shed: bool, op: Op, claim: &Claim, keeper: Hol
     let (letter, arg) = match op {
         Op::Acquire => ('a', claim.stamp.as_micros()),
         Op::Renew => ('n', claim.stamp.as_micros()),
-        Op::Release if claim.unsettled => ('r', micros(claim.ttl + TOMB_EXTRA)),
+        Op::Release if claim.unsettled => ('r', micros(claim.ttl + TOMBSTONE_EXTRA)),
         Op::Release => ('r', 0),
     };
     let mut text = format!("CALL `{prefix}step`('{letter}',");
@@ -55,13 +48,7 @@ pub(super) fn claim(prefix: &str, shed: bool, op: Op, claim: &Claim, keeper: Hol
         text.push_str("NULL,NULL,NULL");
     }
     finish(&mut text, shed, &claim.name, &claim.note.host);
-    let patient = op == Op::Renew || (op == Op::Release && !claim.unsettled);
-    let wait = match op {
-        Op::Acquire => Wait::Long,
-        Op::Renew if claim.ttl < BRIEF => Wait::Brief,
-        Op::Renew | Op::Release => Wait::Any,
-    };
-    Step { name: claim.name.clone(), quick: None, text, patient, wait }
+    Step { name: claim.name.clone(), fast_path: None, text }
 }
 
 /// The call that breaks the grant with `token`.
@@ -70,7 +57,7 @@ pub(super) fn break_lock(prefix: &str, shed: bool, name: &LockName, token: Token
     hex(&mut text, name.as_bytes());
     let _ = write!(text, ",NULL,0,0,0,0,{token},NULL,NULL,NULL,NULL");
     finish(&mut text, shed, name, "");
-    Step { name: name.clone(), quick: None, text, patient: true, wait: Wait::Long }
+    Step { name: name.clone(), fast_path: None, text }
 }
 
 /// A call that only forgets what has ended.
@@ -79,7 +66,7 @@ pub(super) fn sweep(prefix: &str, shed: bool, name: &LockName) -> Step {
     hex(&mut text, name.as_bytes());
     text.push_str(",NULL,0,0,0,0,0,NULL,NULL,NULL,NULL");
     finish(&mut text, shed, name, "");
-    Step { name: name.clone(), quick: None, text, patient: false, wait: Wait::Any }
+    Step { name: name.clone(), fast_path: None, text }
 }
 
 /// A renewal of a name that cannot be: nothing is there, and nothing comes of it.
@@ -103,7 +90,7 @@ pub(super) fn clipped(text: &str) -> &[u8] {
     &text.as_bytes()[..text.len().min(1024)]
 }
 
-/// Bytes as a literal that nothing can be smuggled in with.
+/// A hex literal, safe from SQL injection.
 pub(super) fn hex(text: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     text.reserve(bytes.len() * 2 + 3);
@@ -128,23 +115,25 @@ pub(super) struct Answer {
 
 impl Answer {
     /// What was told of a claim with this TTL.
-    pub(super) fn of(told: &Told, ttl: Duration) -> Result<Self> {
-        let row = match told {
-            Told::Row(row) => row,
-            Told::Locked => return Err(locked()),
-            Told::Quick(token) => {
+    ///
+    /// `None`: another transaction keeps the row locked.
+    pub(super) fn of(reply: &Reply, ttl: Duration) -> Result<Option<Self>> {
+        let row = match reply {
+            Reply::Row(row) => row,
+            Reply::Locked => return Ok(None),
+            Reply::FastPath(token) => {
                 let (token, lease) = (i64::try_from(*token).ok(), i64::try_from(micros(ttl)).ok());
-                return Ok(Self { code: 1, token, lease, place: None, since: None, note: None });
+                return Ok(Some(Self { code: 1, token, lease, place: None, since: None, note: None }));
             }
         };
-        Ok(Self {
-            code: number(row, 0)?.ok_or_else(|| odd("no code"))?,
+        Ok(Some(Self {
+            code: number(row, 0)?.ok_or_else(|| unexpected_reply("no code"))?,
             token: number(row, 1)?,
             lease: number(row, 2)?,
             place: number(row, 3)?,
             since: number(row, 4)?,
             note: note(row, 5)?,
-        })
+        }))
     }
 
     pub(super) fn token(&self) -> Result<Token> {
@@ -168,12 +157,12 @@ pub(super) fn number(row: &Row, i: usize) -> Result<Option<i64>> {
     match row.as_ref(i) {
         Some(Value::NULL) => Ok(None),
         Some(Value::Int(n)) => Ok(Some(*n)),
-        Some(Value::UInt(n)) => i64::try_from(*n).map(Some).map_err(|_| odd("a number that is too large")),
+        Some(Value::UInt(n)) => i64::try_from(*n).map(Some).map_err(|_| unexpected_reply("a number that is too large")),
         Some(Value::Bytes(text)) => {
             let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-            number.map(Some).ok_or_else(|| odd("something that is no number"))
+            number.map(Some).ok_or_else(|| unexpected_reply("something that is no number"))
         }
-        _ => Err(odd("a column of another type")),
+        _ => Err(unexpected_reply("a column of another type")),
     }
 }
 
@@ -182,7 +171,7 @@ pub(super) fn bytes(row: &Row, i: usize) -> Result<Option<Vec<u8>>> {
     match row.as_ref(i) {
         Some(Value::NULL) => Ok(None),
         Some(Value::Bytes(bytes)) => Ok(Some(bytes.clone())),
-        _ => Err(odd("a column of another type")),
+        _ => Err(unexpected_reply("a column of another type")),
     }
 }
 
@@ -196,11 +185,13 @@ pub(super) fn note(row: &Row, i: usize) -> Result<Option<Note>> {
 
 pub(super) fn holder(row: &Row, i: usize) -> Result<HolderId> {
     let bytes = bytes(row, i)?.and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
-    bytes.map(|bytes| HolderId::from_u128(u128::from_be_bytes(bytes))).ok_or_else(|| odd("a holder that is none"))
+    bytes
+        .map(|bytes| HolderId::from_u128(u128::from_be_bytes(bytes)))
+        .ok_or_else(|| unexpected_reply("a holder that is none"))
 }
 
 pub(super) fn token(number: Option<i64>) -> Result<Token> {
-    Token::new(number.and_then(|n| u64::try_from(n).ok()).ok_or_else(|| odd("no token"))?)
+    Token::new(number.and_then(|n| u64::try_from(n).ok()).ok_or_else(|| unexpected_reply("no token"))?)
 }
 
 pub(super) fn duration(micros: i64) -> Duration {
@@ -235,7 +226,7 @@ pub(super) fn micros(d: Duration) -> u64 {
 }
 
 /// The server's procedures are ours: an answer they do not give is a defect.
-pub(super) fn odd(what: &str) -> Error {
+pub(super) fn unexpected_reply(what: &str) -> Error {
     Error::new(ErrorKind::Unexpected, format!("the server's procedures answered {what}")).in_store("mysql")
 }
 

@@ -4,14 +4,14 @@
 //! caller has gone is finished all the same, so nothing is ever held that is not known here; one that arrives after the
 //! release of its claim is not begun.
 
-use super::holdings::{Holdings, is_shared};
+use super::claims::{Claims, is_shared};
 use super::session::{Entry, Fault, Session};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Claim, Event, Held, LossReason, Mode, Note};
-use crate::stores::postgres::connect::Links;
-use crate::stores::postgres::statements::Op;
-use crate::stores::postgres::values::{Answer, odd};
+use crate::stores::postgres::connect::Connections;
+use crate::stores::postgres::functions::Op;
+use crate::stores::postgres::values::{Answer, unexpected_reply};
 use crate::token::{HolderId, Token};
 use crate::transaction::postgres::{Key, KeyRule};
 use std::collections::HashSet;
@@ -57,20 +57,20 @@ type Slots = Vec<Vec<Option<Result<Outcome>>>>;
 
 /// The task's own.
 #[derive(Debug)]
-pub(super) struct Desk {
-    links: Links,
+pub(super) struct SessionTask {
+    connections: Connections,
     rule: KeyRule,
     events: mpsc::UnboundedSender<Event>,
     session: Option<Session>,
     /// A session that ended without our doing: the server may not know yet.
     earlier: Option<HolderId>,
-    held: Holdings,
+    held: Claims,
     down: Option<(Instant, Error, u32)>,
 }
 
-impl Desk {
-    pub(super) fn new(links: Links, rule: KeyRule, events: mpsc::UnboundedSender<Event>) -> Self {
-        Self { links, rule, events, session: None, earlier: None, held: Holdings::default(), down: None }
+impl SessionTask {
+    pub(super) fn new(connections: Connections, rule: KeyRule, events: mpsc::UnboundedSender<Event>) -> Self {
+        Self { connections, rule, events, session: None, earlier: None, held: Claims::default(), down: None }
     }
 
     /// Serves orders until nobody can give any.
@@ -121,7 +121,8 @@ impl Desk {
             left = self.round(&batch, &left, &mut slots).await;
         }
         for (order, slots) in batch.into_iter().zip(slots) {
-            let answers = slots.into_iter().map(|slot| slot.unwrap_or_else(|| Err(odd("too little")))).collect();
+            let answers =
+                slots.into_iter().map(|slot| slot.unwrap_or_else(|| Err(unexpected_reply("too little")))).collect();
             // Whoever gave up no longer listens; what was granted is released by whoever drops the claim.
             let _ = order.reply.send(answers);
         }
@@ -269,10 +270,10 @@ impl Desk {
             Some((_, _, failures)) => *failures,
             None => 0,
         };
-        match Session::open(&self.links).await {
+        match Session::open(&self.connections).await {
             Ok(session) => {
                 if let Some(earlier) = self.earlier.take() {
-                    session.end_earlier(&self.links, earlier).await;
+                    session.end_earlier(&self.connections, earlier).await;
                 }
                 self.down = None;
                 self.session = Some(session);
@@ -347,7 +348,7 @@ impl Desk {
 }
 
 /// A runtime that ends takes the session with it.
-impl Drop for Desk {
+impl Drop for SessionTask {
     fn drop(&mut self) {
         self.end();
     }
