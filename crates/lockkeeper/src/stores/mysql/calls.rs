@@ -1,11 +1,10 @@
 //! What is sent on a connection and what comes back.
 
 use super::connect::Dial;
-use super::error::{is_locked, is_passing, map_err};
-use super::fast_path::{self, FastPath};
-use super::locked;
+use super::error::{is_locked, is_passing, map_err, unexpected_reply};
+use super::lease::fast_path::{self, FastPath};
+use super::lease::locked;
 use super::options::Options;
-use super::procedure::unexpected_reply;
 use super::queue::{ConnectionQueue, GATHER, Queues, lock};
 use super::schema::install_lock;
 use crate::error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::name::escape;
-use crate::stores::shared::server;
+use crate::stores::shared::{server, sql};
 use mysql_async::{DriverError, IoError};
 
 /// The server's code for a row that another transaction has kept locked for longer than a step waits.
@@ -159,6 +159,11 @@ pub(super) fn is_locked(error: &mysql_async::Error) -> bool {
 /// What is said of a lock whose row another transaction keeps locked.
 pub(super) fn locked(table: &str) -> Error {
     Error::unavailable(format!("its row in table {table} is locked by another transaction")).in_store("mysql")
+}
+
+/// An answer that the procedures do not give.
+pub(super) fn unexpected_reply(what: &str) -> Error {
+    sql::unexpected_reply(what).in_store("mysql")
 }
 
 /// Whether the server has no TLS to offer.

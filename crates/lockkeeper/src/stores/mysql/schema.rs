@@ -3,10 +3,13 @@
 use super::calls::{call, run, timed_out};
 use super::connect::{Dial, hang_up};
 use super::error::map_err;
+use super::error::unexpected_reply;
+use super::lease::procedure;
 use super::options::Options;
-use super::procedure::{bytes, micros, number, unexpected_reply};
+use super::shedlock::table::{self, Shed};
+use super::values::{bytes, literal, number};
 use crate::error::{Error, ErrorKind, Result};
-use crate::stores::shared::shedlock::{Dialect, Table};
+use crate::stores::shared::sql::micros;
 use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::token::Token;
 use mysql_async::prelude::Queryable as _;
@@ -42,27 +45,6 @@ pub(super) struct Server {
     pub(super) maria: bool,
 }
 
-/// How MySQL writes what ShedLock's rules need.
-pub(super) struct MySql;
-
-impl Dialect for MySql {
-    fn quoted(&self, table: &str) -> String {
-        format!("`{table}`")
-    }
-
-    fn utc(&self, micros: &str) -> String {
-        format!("TIMESTAMPADD(MICROSECOND, {micros}, TIMESTAMP'1970-01-01 00:00:00')")
-    }
-
-    fn create(&self, table: &str) -> String {
-        format!(
-            "CREATE TABLE IF NOT EXISTS `{table}` (name VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, \
-             lock_until TIMESTAMP(3) NOT NULL, locked_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), \
-             locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name)) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4"
-        )
-    }
-}
-
 /// Reaches the server, makes the tables where there are none, replaces older procedures, refuses another layout.
 pub(super) async fn check(dial: &Dial) -> Result<Server> {
     bounded(dial, async |conn| {
@@ -73,7 +55,7 @@ pub(super) async fn check(dial: &Dial) -> Result<Server> {
         // Most calls need no procedure, and one table. A table that is missing, or not ours to use, is found out now.
         let mut rows = Vec::new();
         run(conn, &every_table(&dial.options.prefix), &mut rows).await.map_err(map_err)?;
-        let probe = super::procedure::probe(&dial.options.prefix, dial.options.shedlock.is_some());
+        let probe = procedure::probe(&dial.options.prefix, dial.options.shedlock.is_some());
         call(conn, &dial.options.prefix, &probe, &mut rows).await.map_err(map_err)?;
         Ok(server)
     })
@@ -140,7 +122,7 @@ async fn look(conn: &mut Conn) -> Result<Server> {
     Ok(Server { durable, isolation, maria })
 }
 
-async fn one(conn: &mut Conn, text: &str) -> Result<Row> {
+pub(super) async fn one(conn: &mut Conn, text: &str) -> Result<Row> {
     let mut rows = Vec::new();
     run(conn, text, &mut rows).await.map_err(map_err)?;
     rows.into_iter().next().ok_or_else(|| unexpected_reply("nothing"))
@@ -192,9 +174,7 @@ fn refused(options: &Options, what: &str, error: mysql_async::Error) -> Error {
 /// The session lock that a client holds while it makes or replaces something. Session locks know no schema. The name is
 /// short enough for every server.
 pub(super) fn install_lock(prefix: &str) -> String {
-    let mut name = String::new();
-    super::procedure::hex(&mut name, format!("lk-install {prefix}").as_bytes());
-    name
+    literal(format!("lk-install {prefix}").as_bytes())
 }
 
 /// Makes what is missing, and replaces procedures up to revision `upto`.
@@ -209,7 +189,7 @@ async fn install_now(conn: &mut Conn, options: &Options, server: Server, upto: i
         return Ok(());
     }
     let shed = match &options.shedlock {
-        Some(table) => Some(shedlock(conn, options, table).await?),
+        Some(table) => Some(table::look(conn, options, table).await?),
         None => None,
     };
     for text in texts(options, server, shed.as_ref()) {
@@ -224,50 +204,15 @@ async fn install_now(conn: &mut Conn, options: &Options, server: Server, upto: i
     Ok(())
 }
 
-/// ShedLock's table, made if there is none, and how its names compare.
-async fn shedlock(conn: &mut Conn, options: &Options, table: &Table) -> Result<Shed> {
-    let made = conn.query_drop(MySql.create(&table.name)).await;
-    // It may be there already, made by a login with more rights.
-    let refused_it = matches!(&made, Err(mysql_async::Error::Server(error)) if error.code == 1142);
-    if !refused_it {
-        made.map_err(map_err)?;
-    }
-    let mut name = String::new();
-    super::procedure::hex(&mut name, table.name.as_bytes());
-    let ask = format!(
-        "SELECT CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() \
-         AND TABLE_NAME = CONVERT({name} USING utf8mb4) AND COLUMN_NAME = 'name'"
-    );
-    let mut rows = Vec::new();
-    run(conn, &ask, &mut rows).await.map_err(map_err)?;
-    let row = rows.first().ok_or_else(|| {
-        let text = format!("database '{}' has no table '{}' with a column 'name'", options.database, table.name);
-        Error::new(ErrorKind::Foreign, text).in_store("mysql")
-    })?;
-    let text = |i| Ok::<_, Error>(String::from_utf8_lossy(&bytes(row, i)?.unwrap_or_default()).into_owned());
-    let (charset, collation) = (text(0)?, text(1)?);
-    let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    if !plain(&charset) || !plain(&collation) {
-        return Err(Error::new(ErrorKind::Foreign, "column 'name' of ShedLock's table holds no text").in_store("mysql"));
-    }
-    Ok(Shed { table: MySql.quoted(&table.name), zone: table.zone.clone(), charset, collation })
-}
-
-/// What the procedure must know of ShedLock's table.
-struct Shed {
-    table: String,
-    zone: String,
-    charset: String,
-    collation: String,
-}
-
 /// Every statement that makes the layout, in order; the last one says that it is finished. MySQL has to drop a procedure
 /// before it can be replaced: callers wait for that ([`call`]).
 fn texts(options: &Options, server: Server, shed: Option<&Shed>) -> Vec<String> {
     let p = &options.prefix;
     let fill = |text: &str| fill(text, p).replace("{isolation}", server.isolation);
     let mut all: Vec<String> = TABLES.split("@@").map(fill).collect();
-    for (name, text) in [("step", step(shed)), ("enter", ENTER.to_owned()), ("get_lock", SESSION.to_owned())] {
+    for (name, text) in
+        [("step", table::step(STEP, shed)), ("enter", ENTER.to_owned()), ("get_lock", SESSION.to_owned())]
+    {
         let make = fill(&text);
         if server.maria {
             all.push(make.replacen("CREATE PROCEDURE", "CREATE OR REPLACE PROCEDURE", 1));
@@ -287,29 +232,6 @@ fn fill(text: &str, prefix: &str) -> String {
         .replace("{p}", prefix)
         .replace("{last}", &Token::MAX.to_string())
         .replace("{tomb}", &micros(TOMBSTONE_EXTRA).to_string())
-}
-
-/// The step, with or without ShedLock's table.
-fn step(shed: Option<&Shed>) -> String {
-    let Some(shed) = shed else {
-        let kept: Vec<&str> = STEP.lines().filter(|line| !line.starts_with("--shed")).collect();
-        return kept.join("\n").replace("{shed_params}", "").replace("{not_foreign}", "");
-    };
-    let params = format!(", p_key VARCHAR(64) CHARACTER SET {}, p_by VARCHAR(200) CHARACTER SET utf8mb4", shed.charset);
-    let key = format!("CONVERT(p_key USING {}) COLLATE {}", shed.charset, shed.collation);
-    STEP.lines()
-        .map(|line| line.strip_prefix("--shed").unwrap_or(line))
-        .collect::<Vec<_>>()
-        .join("\n")
-        .replace("{shed_params}", &params)
-        .replace("{not_foreign}", " AND NOT v_foreign")
-        .replace("{table}", &shed.table)
-        .replace("{zone}", &shed.zone)
-        .replace("{key}", &key)
-        .replace("{utc_now}", &MySql.utc("v_now DIV 1000 * 1000"))
-        // Rounded up: others must not think it over before we do.
-        .replace("{utc_end}", &MySql.utc("(v_expires DIV 1000 + 1) * 1000"))
-        .replace("{mark}", crate::stores::shared::shedlock::MARK)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Connections: a few per Tokio runtime, opened when first needed and replaced when they break or their runtime ends.
 
-use super::functions::Statements;
+use super::lease::functions::Statements;
 use super::options::Options;
 use super::socket::{self, Opened};
 use crate::error::{Error, Result};

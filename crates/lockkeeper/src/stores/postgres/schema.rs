@@ -2,7 +2,7 @@
 
 use super::connect::{Connections, current};
 use super::error::map_err;
-use super::queue::timed_out;
+use super::lease::queue::timed_out;
 use super::values::field;
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::Token;

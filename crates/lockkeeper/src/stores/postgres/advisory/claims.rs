@@ -5,9 +5,10 @@ use super::session_task::Outcome;
 use crate::error::Result;
 use crate::name::LockName;
 use crate::store::{Claim, Held, LossReason, Mode, Note};
-use crate::stores::postgres::values::{Answer, unexpected_reply};
+use crate::stores::postgres::keys::Key;
+use crate::stores::postgres::values::unexpected_reply;
+use crate::stores::shared::sql::{Answer, out_of_tokens};
 use crate::token::{HolderId, Token};
-use crate::transaction::postgres::Key;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -80,9 +81,7 @@ impl Claims {
                 Ok(Outcome::Granted(token))
             }
             0 => Ok(Outcome::Held(answer.held())),
-            5 => Err(unexpected_reply(
-                "that the tokens of this lock have reached their end (2^53): somebody wrote to its row",
-            )),
+            5 => Err(out_of_tokens()),
             _ => Err(unexpected_reply("an unknown code")),
         }
     }

@@ -3,10 +3,10 @@
 
 use super::session::Entry;
 use crate::store::Note;
+use crate::stores::postgres::keys::Key;
 use crate::stores::postgres::schema::NOW;
 use crate::stores::postgres::values::Id;
 use crate::token::HolderId;
-use crate::transaction::postgres::Key;
 use tokio::sync::OnceCell;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row, Statement};

@@ -20,13 +20,12 @@ mod operators;
 mod session;
 mod session_task;
 
+use super::clean::Due;
 use super::error::map_err;
-use super::functions::Op;
+use super::lease::{PostgresStore, queue};
 use super::options::{Kind, Options};
 use super::socket::Opened;
-use super::tidy::Due;
 use super::values::field;
-use super::{ASK_LIMIT, PostgresStore, queue};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::Register;
@@ -34,8 +33,10 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Expiry, Grant, Guarantee, Page, Record, Release, Renewal, Runtime, Sink,
     Store, StoreInfo,
 };
+use crate::stores::postgres::keys::KeyRule;
+use crate::stores::shared::sql::Op;
+use crate::stores::shared::timing::ASK_LIMIT;
 use crate::token::Token;
-use crate::transaction::postgres::KeyRule;
 use async_trait::async_trait;
 use session_task::{Order, Outcome, SessionTask};
 use std::sync::{Mutex, PoisonError};

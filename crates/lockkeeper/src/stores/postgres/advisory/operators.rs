@@ -4,8 +4,8 @@ use super::AdvisoryStore;
 use crate::error::{Error, Result};
 use crate::name::{LockName, escape};
 use crate::store::{Break, Cursor, HolderRecord, Mode, Page, Record, WaiterRecord};
-use crate::stores::postgres::operators::PAGE;
-use crate::stores::postgres::values::{self, field, note};
+use crate::stores::postgres::values::{field, note};
+use crate::stores::shared::sql;
 use crate::text::upper_bound;
 use crate::token::Token;
 use std::time::{Duration, Instant};
@@ -70,7 +70,7 @@ impl AdvisoryStore {
     pub(super) async fn page(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
         let after = cursor.map_or(&[][..], |cursor| &cursor.0);
         let end = upper_bound(prefix);
-        let count = i64::try_from(PAGE + 1).unwrap_or(i64::MAX);
+        let count = i64::try_from(Page::SIZE + 1).unwrap_or(i64::MAX);
         let params: [(&(dyn ToSql + Sync), Type); 4] =
             [(&after, Type::BYTEA), (&prefix, Type::BYTEA), (&end, Type::BYTEA), (&count, Type::INT8)];
         let mut records: Vec<Record> = Vec::new();
@@ -83,8 +83,8 @@ impl AdvisoryStore {
                 record.holders.push(holder(row)?);
             }
         }
-        let more = records.len() > PAGE;
-        records.truncate(PAGE);
+        let more = records.len() > Page::SIZE;
+        records.truncate(Page::SIZE);
         let next = records.last().filter(|_| more).map(|last| Cursor(last.name.as_bytes().to_vec()));
         Ok(Page { records, next })
     }
@@ -96,7 +96,7 @@ impl AdvisoryStore {
         let rows = self.base.ask("SELECT above, backend FROM {s}.advisory_break($1, $2)", &params).await?;
         let Some(row) = rows.first() else { return Ok(Break::NotHeld) };
         let (above, backend): (Option<i64>, i32) = (field(row, 0)?, field(row, 1)?);
-        let above = values::token(above)?;
+        let above = sql::token(above).map_err(|e| e.in_store("postgres"))?;
         let asked = Instant::now();
         let held = "SELECT FROM {s}.advisory_holders WHERE name = $1 AND drawn = $2";
         while !self.base.ask(held, &params).await?.is_empty() {
@@ -123,8 +123,8 @@ fn holder(row: &Row) -> Result<HolderRecord> {
     let since: Option<i64> = field(row, 5)?;
     Ok(HolderRecord {
         note: note(row, 1)?,
-        token: drawn.and_then(|drawn| values::token(Some(drawn)).ok()),
-        since: since.map(values::moment),
+        token: drawn.and_then(|drawn| sql::token(Some(drawn)).ok()),
+        since: since.map(sql::moment),
         ..HolderRecord::new(mode(row)?)
     })
 }

@@ -6,10 +6,11 @@ use crate::name::LockName;
 use crate::store::Note;
 use crate::stores::postgres::connect::Connections;
 use crate::stores::postgres::error::{is_fatal, map_err};
+use crate::stores::postgres::keys::Key;
 use crate::stores::postgres::socket::{Driver, Opened};
-use crate::stores::postgres::values::{self, Answer, Id, field, unexpected_reply};
+use crate::stores::postgres::values::{self, Id, field, unexpected_reply};
+use crate::stores::shared::sql::{self, Answer};
 use crate::token::HolderId;
-use crate::transaction::postgres::Key;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -224,7 +225,7 @@ impl Session {
             let me = (self.id, alive(self.id));
             let taken = self.bounded(self.fast_path.take(&self.client, &self.schema, wanted, notes, me)).await?;
             let answer = |(entry, token): (&Entry<'_>, Option<i64>)| match token {
-                Some(token) if values::token(Some(token)).is_ok() => Answer::new(entry.holder, 1, Some(token)),
+                Some(token) if sql::token(Some(token)).is_ok() => Answer::new(entry.holder, 1, Some(token)),
                 Some(_) => Answer::new(entry.holder, 5, None),
                 None => Answer::new(entry.holder, 0, None),
             };
@@ -278,7 +279,7 @@ impl Session {
             (&lists.holders, Type::UUID_ARRAY),
         ];
         let Ok(rows) = self.bounded(self.client.query_typed(&text, &params)).await else { return };
-        for who in rows.iter().filter_map(|row| Answer::read(row).ok()) {
+        for who in rows.iter().filter_map(|row| values::answer(row).ok()) {
             if let Some(answer) = answers.iter_mut().find(|answer| answer.holder == who.holder) {
                 *answer = who;
             }
@@ -366,13 +367,13 @@ impl<'a> Lists<'a> {
 }
 
 /// The entries that were answered so.
-fn with_code<'a>(code: i32, entries: &[Entry<'a>], answers: &[Answer]) -> Vec<Entry<'a>> {
+fn with_code<'a>(code: i64, entries: &[Entry<'a>], answers: &[Answer]) -> Vec<Entry<'a>> {
     entries.iter().zip(answers).filter(|(_, answer)| answer.code == code).map(|(entry, _)| *entry).collect()
 }
 
 /// One answer for each entry, in order.
 fn answers(count: usize, rows: &[Row]) -> Result<Vec<Answer>, Fault> {
-    let read = rows.iter().map(Answer::read).collect::<Result<Vec<_>>>().map_err(Fault::Refused)?;
+    let read = rows.iter().map(values::answer).collect::<Result<Vec<_>>>().map_err(Fault::Refused)?;
     if read.len() == count { Ok(read) } else { Err(Fault::Refused(unexpected_reply("another number of rows"))) }
 }
 

@@ -1,13 +1,13 @@
 //! One session of the server and the locks it has. The session is the lock: when it ends, all of them are over.
 
-use super::calls::{call, run, timed_out};
-use super::connect::{Dial, hang_up};
-use super::error::map_err;
 use super::keys;
-use super::procedure::{hex, number, unexpected_reply};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Event, LossReason, Note};
+use crate::stores::mysql::calls::{call, run, timed_out};
+use crate::stores::mysql::connect::{Dial, hang_up};
+use crate::stores::mysql::error::{map_err, unexpected_reply};
+use crate::stores::mysql::values::number;
 use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::token::{HolderId, Token};
 use mysql_async::{Conn, Row};
@@ -40,7 +40,7 @@ const REMEMBERED: usize = 10_000;
 
 /// A lock of this session.
 #[derive(Clone, Debug)]
-pub(super) struct Own {
+pub(super) struct ClaimState {
     pub(super) name: LockName,
     pub(super) holder: HolderId,
     pub(super) token: Token,
@@ -58,7 +58,7 @@ pub(super) struct Session {
     /// A session that ended without our doing: the server may not know yet.
     earlier: Option<HolderId>,
     /// By what `GET_LOCK` was asked for.
-    pub(super) own: HashMap<String, Own>,
+    pub(super) own: HashMap<String, ClaimState>,
     ended: VecDeque<HolderId>,
     /// Claims whose release overtook their acquire, and until when to remember them.
     tombs: HashMap<HolderId, Instant>,
@@ -120,9 +120,7 @@ impl Session {
 
     /// The lock of this session that says it lives.
     pub(super) fn alive_key(id: HolderId) -> String {
-        let mut text = String::new();
-        hex(&mut text, format!("{}{}", keys::SESSION, id.to_hex()).as_bytes());
-        format!("CONVERT({text} USING utf8mb4)")
+        super::acquire::key_text(&format!("{}{}", keys::SESSION, id.to_hex()))
     }
 
     /// Opens the session, if there is none.
@@ -256,7 +254,7 @@ async fn reached(dial: &Dial) -> Conn {
     }
 }
 
-/// Whether the server has ended the session, or nobody can know.
+/// Whether the server has ended the session, or cannot say.
 fn is_over(error: &mysql_async::Error) -> bool {
     match error {
         mysql_async::Error::Server(server) => {

@@ -1,12 +1,13 @@
 //! MySQL has nothing that wakes a waiter. While claims of this keeper wait, one small question per keeper asks, every few
 //! moments, which of them were handed a lock. A keeper that is far back in line asks less often.
 
-use super::calls::Connections;
-use super::procedure::{duration, holder, number, token};
 use super::waiters::{PAUSE, Waiting};
 use crate::clock::Stamp;
 use crate::error::Result;
 use crate::store::{Event, Grant, Sink};
+use crate::stores::mysql::calls::Connections;
+use crate::stores::mysql::values::{holder, number};
+use crate::stores::shared::sql::{duration, token};
 use crate::stores::shared::timing::MAX_PAUSE;
 use crate::token::HolderId;
 use mysql_async::Row;

@@ -11,23 +11,20 @@
 //!
 //! **Guarantee**: `Durable` or `Primary`, as for [`PostgresStore`]. Exclusive only, and no queue: ShedLock has neither.
 
+use super::clean::Due;
 use super::error::{is_locked, locked};
-use super::functions::micros;
-use super::operators::PAGE;
+use super::lease::{PostgresStore, queue};
 use super::options::{Kind, Options};
-use super::tidy::Due;
-use super::values::{self, Answer, Id, field, note, unexpected_reply};
-use super::{PostgresStore, queue};
+use super::values::{self, Id, field, note, unexpected_reply};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::{LockName, escape};
 use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Grant, HolderRecord, LossReason, Mode, Page, Record, Release, Renewal, Sink, Store,
-    StoreInfo,
+    Attempt, Break, Claim, Cursor, HolderRecord, Mode, Page, Record, Release, Renewal, Sink, Store, StoreInfo,
 };
 use crate::stores::shared::connecting;
-use crate::stores::shared::shedlock::{self, Dialect, MARK};
-use crate::stores::shared::sql::{LOOK_PAUSE, LOOKS};
+use crate::stores::shared::shedlock::{self, Dialect, MARK, only_exclusive};
+use crate::stores::shared::sql::{self, Answer, LOOK_PAUSE, LOOKS, micros};
 use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::text::upper_bound;
 use crate::token::{HolderId, Token};
@@ -181,22 +178,38 @@ impl ShedLockStore {
             asked = self.base.ask_within(limit, &text, &params).await;
         }
         let read = match asked {
-            Ok(rows) => rows.iter().map(Answer::read).collect::<Result<Vec<_>>>(),
+            Ok(rows) => rows.iter().map(values::answer).collect::<Result<Vec<_>>>(),
             Err(error) => {
                 let waited = is_locked(&error);
                 // Perhaps a call that timed out waited for a row: the next calls look first.
-                if waited || error.kind() == ErrorKind::Unavailable {
+                if waited || std::error::Error::source(&error).is_none() {
                     locked_rows.seen();
                 }
                 if waited { Ok(Vec::new()) } else { Err(error) }
             }
         };
-        let found: Result<HashMap<HolderId, Answer>> = read.map(|all| all.into_iter().map(|a| (a.holder, a)).collect());
+        let found: Result<HashMap<HolderId, Answer>> =
+            read.map(|all| all.into_iter().filter_map(|a| Some((a.holder?, a))).collect());
         let answer = |claim: &Claim| match &found {
             Ok(found) => found.get(&claim.holder).cloned().ok_or_else(|| locked(&self.table)),
             Err(error) => Err(error.clone()),
         };
-        claims.iter().map(|claim| answer(claim).map_err(|error| error.for_lock(&claim.name))).collect()
+        claims.iter().map(answer).collect()
+    }
+
+    /// Calls one of our functions for every claim and reads each answer.
+    async fn each<T>(
+        &self,
+        function: &str,
+        claims: &[Claim],
+        more: &[(&(dyn ToSql + Sync), Type, &str)],
+        read: impl Fn(Answer, &Claim) -> Result<T>,
+    ) -> Vec<Result<T>> {
+        let answers = self.call(function, claims, more).await;
+        let read = |(claim, answer): (&Claim, Result<Answer>)| {
+            answer.and_then(|answer| read(answer, claim)).map_err(|e| e.in_store("postgres").for_lock(&claim.name))
+        };
+        claims.iter().zip(answers).map(read).collect()
     }
 
     async fn records(&self, condition: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<Vec<Record>> {
@@ -212,19 +225,15 @@ impl ShedLockStore {
             }
             record.holders.push(HolderRecord {
                 note,
-                token: drawn.and_then(|drawn| values::token(Some(drawn)).ok()),
-                since: Some(values::moment(since)),
-                remaining: Some(values::duration(left)),
+                token: drawn.and_then(|drawn| sql::token(Some(drawn)).ok()),
+                since: Some(sql::moment(since)),
+                remaining: Some(sql::duration(left)),
                 ..HolderRecord::new(Mode::Exclusive)
             });
             Ok(record)
         };
         self.base.ask(&text, &params).await?.iter().map(record).collect()
     }
-}
-
-fn only_exclusive() -> Error {
-    Error::unsupported("ShedLock's table knows Exclusive locks only").in_store("postgres")
 }
 
 #[async_trait]
@@ -235,7 +244,7 @@ impl Store for ShedLockStore {
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
         if claims.iter().any(|claim| claim.mode != Mode::Exclusive) {
-            return claims.iter().map(|claim| Err(only_exclusive().for_lock(&claim.name))).collect();
+            return claims.iter().map(|claim| Err(only_exclusive("postgres").for_lock(&claim.name))).collect();
         }
         let names: Vec<&[u8]> = claims.iter().map(|c| c.name.as_bytes()).collect();
         let ttls: Vec<i64> = claims.iter().map(|c| micros(c.ttl)).collect();
@@ -251,51 +260,23 @@ impl Store for ShedLockStore {
             (&pids, Type::INT8_ARRAY, "pid"),
             (&labels, Type::BYTEA_ARRAY, "label"),
         ];
-        let read = |(claim, answer): (&Claim, Result<Answer>)| {
-            let answer = answer?;
-            match answer.code {
-                1 => {
-                    let lease = values::duration(answer.lease.ok_or_else(|| unexpected_reply("no lease"))?);
-                    Ok(Attempt::Granted(Grant { token: answer.token()?, stamp: claim.stamp, lease }))
-                }
-                0 => Ok(Attempt::Held(answer.held())),
-                2 => Ok(Attempt::Cancelled),
-                _ => Err(unexpected_reply(
-                    "that the tokens of this lock have reached their end (2^53): somebody wrote to its row",
-                )),
-            }
-        };
-        claims.iter().zip(self.call("shed_acquire", claims, &more).await).map(read).collect()
+        self.each("shed_acquire", claims, &more, |answer, claim| answer.attempt(claim)).await
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
         let ttls: Vec<i64> = claims.iter().map(|c| micros(c.ttl)).collect();
-        let read = |(claim, answer): (&Claim, Result<Answer>)| match answer.map(|a| (a.code, a.place))? {
-            (1, _) => Ok(Renewal::Renewed(claim.ttl)),
-            (4, Some(1)) => Ok(Renewal::Lost(LossReason::Broken)),
-            (4, Some(_)) => Ok(Renewal::Lost(LossReason::Released)),
-            (4, None) => Ok(Renewal::Lost(LossReason::Gone)),
-            _ => Err(unexpected_reply("an unknown code")),
-        };
-        claims
-            .iter()
-            .zip(self.call("shed_renew", claims, &[(&ttls, Type::INT8_ARRAY, "ttl")]).await)
-            .map(read)
-            .collect()
+        let more: [(&(dyn ToSql + Sync), Type, &str); 1] = [(&ttls, Type::INT8_ARRAY, "ttl")];
+        self.each("shed_renew", claims, &more, |answer, claim| answer.renewal(claim)).await
     }
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
         let tombs: Vec<Option<i64>> =
             claims.iter().map(|c| c.unsettled.then(|| micros(c.ttl + TOMBSTONE_EXTRA))).collect();
-        let read = |answer: Result<Answer>| match answer?.code {
-            1 => Ok(Release::Released),
-            0 => Ok(Release::NotHeld),
-            _ => Err(unexpected_reply("an unknown code")),
-        };
-        self.call("shed_release", claims, &[(&tombs, Type::INT8_ARRAY, "ttl")]).await.into_iter().map(read).collect()
+        let more: [(&(dyn ToSql + Sync), Type, &str); 1] = [(&tombs, Type::INT8_ARRAY, "ttl")];
+        self.each("shed_release", claims, &more, |answer, claim| answer.release(claim)).await
     }
 
-    /// There are none. Meanwhile rows that nothing uses are removed.
+    /// Removes rows of ours that nothing uses; there is nothing to tell.
     async fn tend(&self, events: Sink) {
         drop(events);
         match self.due.tidy(|| self.clean()).await {}
@@ -312,13 +293,13 @@ impl Store for ShedLockStore {
     async fn list(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
         let after = cursor.map_or(&[][..], |cursor| &cursor.0);
         let end = upper_bound(prefix);
-        let count = i64::try_from(PAGE + 1).unwrap_or(i64::MAX);
+        let count = i64::try_from(Page::SIZE + 1).unwrap_or(i64::MAX);
         let condition = "name > $2 AND name >= $3 AND ($4::bytea IS NULL OR name < $4) ORDER BY name LIMIT $5";
         let params: [(&(dyn ToSql + Sync), Type); 4] =
             [(&after, Type::BYTEA), (&prefix, Type::BYTEA), (&end, Type::BYTEA), (&count, Type::INT8)];
         let mut records = self.records(condition, &params).await?;
-        let more = records.len() > PAGE;
-        records.truncate(PAGE);
+        let more = records.len() > Page::SIZE;
+        records.truncate(Page::SIZE);
         let next = records.last().filter(|_| more).map(|last| Cursor(last.name.as_bytes().to_vec()));
         Ok(Page { records, next })
     }
@@ -330,7 +311,7 @@ impl Store for ShedLockStore {
         let rows = self.base.ask("SELECT {s}.shed_break($1, $2, $3)", &params).await?;
         match field::<Option<i64>>(rows.first().ok_or_else(|| unexpected_reply("nothing"))?, 0)? {
             None => Ok(Break::NotHeld),
-            above => Ok(Break::Broken(values::token(above).map_err(|e| e.for_lock(name))?)),
+            above => Ok(Break::Broken(sql::token(above).map_err(|e| e.for_lock(name))?)),
         }
     }
 }

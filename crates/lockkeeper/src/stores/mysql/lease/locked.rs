@@ -1,10 +1,10 @@
 //! Which rows another transaction keeps locked right now: one round trip that waits for no row.
 
-use super::calls::{Step, run};
-use super::options::Options;
-use super::procedure::hex;
-use super::schema::MySql;
 use crate::name::LockName;
+use crate::stores::mysql::calls::{Step, run};
+use crate::stores::mysql::options::Options;
+use crate::stores::mysql::shedlock::table::MySql;
+use crate::stores::mysql::values::{hex, literal};
 use crate::stores::shared::shedlock::{self, Dialect as _};
 use crate::stores::shared::sql::{LOOK_PAUSE, LOOKS};
 use mysql_async::Conn;
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 const NAMES: usize = 100;
 
 /// The names of steps whose row another transaction keeps locked.
-pub(super) async fn find<'a>(
+pub(in crate::stores::mysql) async fn find<'a>(
     conn: &mut Conn,
     options: &Options,
     steps: &[&'a Step],
@@ -64,9 +64,7 @@ fn question(text: &mut String, options: &Options, i: usize, name: &LockName) {
              SELECT {i}, -1 FROM {table} WHERE name = {key} FOR UPDATE SKIP LOCKED"
         );
     };
-    let mut key = String::new();
-    hex(&mut key, name.as_bytes());
-    ask(&format!("`{}lock`", options.prefix), &key);
+    ask(&format!("`{}lock`", options.prefix), &literal(name.as_bytes()));
     if let Some(table) = &options.shedlock {
         // A literal, which is compared as the column is: by its index.
         let mut key = "_utf8mb4 ".to_owned();

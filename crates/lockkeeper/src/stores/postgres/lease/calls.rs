@@ -1,13 +1,14 @@
 //! One statement on one connection, for any number of claims: which it is, how long it may take, what it answers.
 
-use super::connect::{Connection, Connections};
-use super::error::{is_locked, locked};
-use super::functions::{self, Op};
+use super::functions;
 use super::queue::{Shared, timed_out};
-use super::values::{Answer, unexpected_reply};
 use crate::error::{Error, Result};
 use crate::store::Claim;
+use crate::stores::postgres::connect::{Connection, Connections};
+use crate::stores::postgres::error::{is_locked, locked};
+use crate::stores::postgres::values::{self, unexpected_reply};
 use crate::stores::shared::silence::{Asking, PATIENCE};
+use crate::stores::shared::sql::{Answer, Op};
 use crate::token::HolderId;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,7 +16,13 @@ use tokio_postgres::Row;
 
 impl Shared {
     /// Sends one statement on connection `no` and reads its answers.
-    pub(super) async fn fly(&self, no: u32, op: Op, claims: &[Claim], limit: Duration) -> Vec<Result<Answer>> {
+    pub(in crate::stores::postgres) async fn fly(
+        &self,
+        no: u32,
+        op: Op,
+        claims: &[Claim],
+        limit: Duration,
+    ) -> Vec<Result<Answer>> {
         let all = |error: Error| claims.iter().map(|_| Err(error.clone())).collect();
         // A timer costs more than the table, and is needed only where something has to be opened.
         let opened = match self.connections.ready(no) {
@@ -100,15 +107,16 @@ impl Shared {
     fn read(&self, op: Op, claims: &[Claim], rows: &[Row]) -> Vec<Result<Answer>> {
         match (claims, rows) {
             ([claim], [row]) => {
-                let answer = Answer::read(row);
+                let answer = values::answer(row);
                 if op == Op::Acquire && matches!(&answer, Ok(answer) if answer.code == 1) {
                     self.hints.note(&claim.name, false);
                 }
                 vec![answer]
             }
             _ => {
-                let read = rows.iter().filter_map(|row| Answer::read(row).ok()).map(|answer| (answer.holder, answer));
-                let read: HashMap<HolderId, Answer> = read.collect();
+                let read = rows.iter().filter_map(|row| values::answer(row).ok());
+                let read: HashMap<HolderId, Answer> =
+                    read.filter_map(|answer| Some((answer.holder?, answer))).collect();
                 let answer = |claim: &Claim| read.get(&claim.holder).cloned();
                 claims.iter().map(|claim| answer(claim).ok_or_else(|| unexpected_reply("too little"))).collect()
             }
@@ -117,7 +125,7 @@ impl Shared {
 }
 
 /// A statement under way: one that ends without an answer condemns a connection that has been silent for too long.
-pub(super) fn asking<'a>(
+pub(in crate::stores::postgres) fn asking<'a>(
     connections: &'a Connections,
     connection: &'a Connection,
     limit: Duration,

@@ -1,75 +1,57 @@
 //! The three statements of every day, prepared where connections are sessions, and sent whole where a pooler stands
 //! between.
 
-use super::connect::{Connection, Connections};
-use super::error::{is_fatal, is_pooling, map_err};
 use super::fast_path::{self, FastPath};
-use super::values::{Answer, Id, field};
 use crate::error::{Error, Result};
-use crate::store::{Claim, Mode};
-use crate::stores::shared::sql::{LOOK_PAUSE, LOOKS};
+use crate::store::Claim;
+use crate::stores::postgres::connect::{Connection, Connections};
+use crate::stores::postgres::error::{is_fatal, is_pooling, map_err};
+use crate::stores::postgres::values::{Id, field};
+use crate::stores::shared::sql::{Answer, LOOK_PAUSE, LOOKS, Op, micros, mode_number};
 use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::token::HolderId;
 use std::collections::HashSet;
-use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, Statement};
 
-/// What is asked of the server for a batch of claims.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Op {
-    Acquire,
-    Renew,
-    Release,
-}
-
-impl Op {
-    /// The call of our function, with its parameters' types.
-    pub(super) fn text(self, schema: &str) -> (String, &'static [Type]) {
-        match self {
-            Self::Acquire => (
-                format!("SELECT * FROM {schema}.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"),
-                &[
-                    Type::BYTEA_ARRAY,
-                    Type::UUID_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::BOOL_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::UUID,
-                    Type::BYTEA_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::BYTEA_ARRAY,
-                ],
-            ),
-            Self::Renew => (
-                format!("SELECT * FROM {schema}.renew($1, $2, $3, $4, $5, $6)"),
-                &[
-                    Type::BYTEA_ARRAY,
-                    Type::UUID_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::INT8_ARRAY,
-                    Type::UUID,
-                ],
-            ),
-            Self::Release => (
-                format!("SELECT * FROM {schema}.release($1, $2, $3)"),
-                &[Type::BYTEA_ARRAY, Type::UUID_ARRAY, Type::INT8_ARRAY],
-            ),
-        }
+/// The call of a step's function, with its parameters' types.
+fn text_of(op: Op, schema: &str) -> (String, &'static [Type]) {
+    match op {
+        Op::Acquire => (
+            format!("SELECT * FROM {schema}.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"),
+            &[
+                Type::BYTEA_ARRAY,
+                Type::UUID_ARRAY,
+                Type::INT8_ARRAY,
+                Type::INT8_ARRAY,
+                Type::BOOL_ARRAY,
+                Type::INT8_ARRAY,
+                Type::INT8_ARRAY,
+                Type::UUID,
+                Type::BYTEA_ARRAY,
+                Type::INT8_ARRAY,
+                Type::BYTEA_ARRAY,
+            ],
+        ),
+        Op::Renew => (
+            format!("SELECT * FROM {schema}.renew($1, $2, $3, $4, $5, $6)"),
+            &[Type::BYTEA_ARRAY, Type::UUID_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY, Type::UUID],
+        ),
+        Op::Release => (
+            format!("SELECT * FROM {schema}.release($1, $2, $3)"),
+            &[Type::BYTEA_ARRAY, Type::UUID_ARRAY, Type::INT8_ARRAY],
+        ),
     }
 }
 
 /// What is prepared on one connection.
 #[derive(Debug, Default)]
-pub(super) struct Statements {
+pub(in crate::stores::postgres) struct Statements {
     acquire: OnceCell<Statement>,
     renew: OnceCell<Statement>,
     release: OnceCell<Statement>,
-    pub(super) fast_path: FastPath,
+    pub(in crate::stores::postgres) fast_path: FastPath,
 }
 
 impl Statements {
@@ -83,7 +65,7 @@ impl Statements {
 }
 
 /// Runs one step for every claim, in one statement.
-pub(super) async fn send(
+pub(in crate::stores::postgres) async fn send(
     connections: &Connections,
     connection: &Connection,
     op: Op,
@@ -119,7 +101,7 @@ pub(super) async fn send(
 }
 
 /// The plain statement of one claim, where connections are sessions; `None`: the function has to be called.
-pub(super) async fn try_fast_path(
+pub(in crate::stores::postgres) async fn try_fast_path(
     connections: &Connections,
     connection: &Connection,
     op: Op,
@@ -139,7 +121,7 @@ pub(super) async fn try_fast_path(
 }
 
 /// The names whose rows another transaction keeps locked.
-pub(super) async fn locked(
+pub(in crate::stores::postgres) async fn locked(
     connections: &Connections,
     connection: &Connection,
     claims: &[Claim],
@@ -172,7 +154,7 @@ async fn call(
 ) -> Result<Vec<Row>> {
     if connections.is_session(connection.direct) {
         let prepare = || async {
-            let (text, types) = op.text(&connections.options().schema);
+            let (text, types) = text_of(op, &connections.options().schema);
             connection.client.prepare_typed(&text, types).await
         };
         let prepared = connection.statements.cell(op).get_or_try_init(prepare).await;
@@ -186,38 +168,19 @@ async fn call(
             answered => return answered.map_err(|error| failed(connections, connection, error)),
         }
     }
-    let (text, types) = op.text(&connections.options().schema);
+    let (text, types) = text_of(op, &connections.options().schema);
     let typed: Vec<(&(dyn ToSql + Sync), Type)> = params.iter().copied().zip(types.iter().cloned()).collect();
     connection.client.query_typed(&text, &typed).await.map_err(|error| failed(connections, connection, error))
 }
 
 /// What an error means, after drawing the conclusions for the connection.
-pub(super) fn failed(connections: &Connections, connection: &Connection, error: tokio_postgres::Error) -> Error {
+pub(in crate::stores::postgres) fn failed(
+    connections: &Connections,
+    connection: &Connection,
+    error: tokio_postgres::Error,
+) -> Error {
     if is_fatal(&error) {
         connections.broken(connection);
     }
     map_err(error)
-}
-
-/// 0 for Exclusive, -1 for Shared, the limit for Permits.
-fn mode_number(mode: Mode) -> i64 {
-    match mode {
-        Mode::Exclusive => 0,
-        Mode::Shared => -1,
-        Mode::Permit { limit } => limit.into(),
-    }
-}
-
-/// The other way round.
-pub(super) fn mode_of(number: i64) -> Mode {
-    match u32::try_from(number) {
-        Ok(0) => Mode::Exclusive,
-        Ok(limit) => Mode::Permit { limit },
-        Err(_) => Mode::Shared,
-    }
-}
-
-/// Whole microseconds, rounded up: the server must not end a lease before we do.
-pub(super) fn micros(d: Duration) -> i64 {
-    i64::try_from(d.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX)
 }

@@ -1,16 +1,17 @@
 //! What a keeper is told: grants handed over to its waiters, by LISTEN on a connection of its own. Behind a pooler, where
 //! nobody can listen, it asks by itself while it has waiters.
 
-use super::connect::Connections;
-use super::error::map_err;
-use super::socket::{Driver, Opened};
-use super::tidy::CLEAN_EVERY;
-use super::values::{Id, duration, field, token};
 use super::waiters::Waiting;
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Event, Grant};
+use crate::stores::postgres::clean::CLEAN_EVERY;
+use crate::stores::postgres::connect::Connections;
+use crate::stores::postgres::error::map_err;
+use crate::stores::postgres::socket::{Driver, Opened};
+use crate::stores::postgres::values::{Id, field};
+use crate::stores::shared::sql::{duration, token};
 use crate::stores::shared::timing::{ANSWER_LIMIT, MAX_PAUSE};
 use crate::token::{HolderId, Token};
 use std::collections::VecDeque;

@@ -1,13 +1,13 @@
 //! One Exclusive claim of a lock that is free: a plain statement does what the functions would do first. Calling a function
 //! costs as much again as what it does. What a statement leaves undone is for the function, which knows every case.
 
-use super::connect::Connection;
-use super::functions::{Op, micros};
-use super::schema::{NOW, PATIENCE};
-use super::values::{Answer, Id};
 use crate::error::Result;
 use crate::name::LockName;
 use crate::store::{Claim, Mode};
+use crate::stores::postgres::connect::Connection;
+use crate::stores::postgres::schema::{NOW, PATIENCE};
+use crate::stores::postgres::values::Id;
+use crate::stores::shared::sql::{Answer, Op, micros};
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::OnceCell;
@@ -19,7 +19,7 @@ const MAX_BUSY: usize = 10_000;
 
 /// Prepared when first needed, for one connection.
 #[derive(Debug, Default)]
-pub(super) struct FastPath {
+pub(in crate::stores::postgres) struct FastPath {
     patience: OnceCell<()>,
     take: OnceCell<Statement>,
     end: OnceCell<Statement>,
@@ -27,7 +27,7 @@ pub(super) struct FastPath {
 
 /// Names of which a statement was not enough the last time: the function is asked at once. Nothing depends on it.
 #[derive(Debug, Default)]
-pub(super) struct FastPathHints(Mutex<HashSet<LockName>>);
+pub(in crate::stores::postgres) struct FastPathHints(Mutex<HashSet<LockName>>);
 
 impl FastPathHints {
     fn lock(&self) -> MutexGuard<'_, HashSet<LockName>> {

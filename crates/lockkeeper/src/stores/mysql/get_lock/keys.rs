@@ -3,9 +3,9 @@
 //! MySQL takes 64 characters and folds case; MariaDB takes more and does not. So only lower case up to 64 is the same
 //! everywhere, and that is kept as it is by every rule.
 
-use super::options::KeyRule;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
+use crate::stores::mysql::options::KeyRule;
 use sha2::{Digest as _, Sha256, Sha512};
 
 /// The most characters of a name.

@@ -1,10 +1,12 @@
 //! What is done in a session, one call after the other. Each runs to its end, whatever becomes of its caller: a release
 //! that follows a cancelled acquire finds what it left.
 
-use super::procedure::{clipped, hex, moment, note, number, token, unexpected_reply};
-use super::session::{Fault, Own, Session};
+use super::session::{ClaimState, Fault, Session};
 use crate::error::{Error, Result};
 use crate::store::{Attempt, Claim, Grant, Held, LossReason, Mode, Release, Renewal};
+use crate::stores::mysql::error::unexpected_reply;
+use crate::stores::mysql::values::{clipped, hex, literal, note, number};
+use crate::stores::shared::sql::{moment, token};
 use mysql_async::Row;
 use std::fmt::Write as _;
 use tokio::sync::OwnedMutexGuard;
@@ -14,17 +16,14 @@ type Turn = OwnedMutexGuard<Session>;
 /// One answer per claim, with the error for those that had no key.
 type Keyed = Vec<(Claim, Result<String>)>;
 
-/// As a text of the server's character set.
-pub(super) fn literal(key: &str) -> String {
-    let mut text = "CONVERT(".to_owned();
-    hex(&mut text, key.as_bytes());
-    text.push_str(" USING utf8mb4)");
-    text
+/// A key as a text of the server's character set.
+pub(super) fn key_text(key: &str) -> String {
+    format!("CONVERT({} USING utf8mb4)", literal(key.as_bytes()))
 }
 
 /// Whether the session has a lock.
 fn has(key: &str) -> String {
-    format!("COALESCE(IS_USED_LOCK({}) = CONNECTION_ID(), 0)", literal(key))
+    format!("COALESCE(IS_USED_LOCK({}) = CONNECTION_ID(), 0)", key_text(key))
 }
 
 pub(super) async fn acquire(mut turn: Turn, prefix: String, claims: Keyed) -> Vec<Result<Attempt>> {
@@ -41,7 +40,7 @@ pub(super) async fn acquire(mut turn: Turn, prefix: String, claims: Keyed) -> Ve
                 all.sort_by_key(|(place, _)| *place);
                 return all.into_iter().map(|(_, answer)| answer).collect();
             }
-            // The session had ended before we asked, as far as anybody can tell: what was asked in it is over, too.
+            // The session had ended before we asked, as far as a client can tell: what was asked in it is over, too.
             Err(Fault::Over(_)) if again => again = false,
             Err(Fault::Over(error) | Fault::Refused(error)) => return (0..count).map(|_| Err(error.clone())).collect(),
         }
@@ -65,7 +64,7 @@ async fn try_acquire(turn: &mut Turn, prefix: &str, claims: &Keyed) -> Result<Ve
             let _ = write!(text, "SELECT {}, NULL, NULL, NULL, NULL, NULL", has(key));
             continue;
         }
-        let _ = write!(text, "CALL `{prefix}get_lock`({},", literal(key));
+        let _ = write!(text, "CALL `{prefix}get_lock`({},", key_text(key));
         hex(&mut text, claim.name.as_bytes());
         let _ = write!(text, ",X'{}',X'{session}',", claim.holder.to_hex());
         hex(&mut text, clipped(&claim.note.host));
@@ -112,7 +111,7 @@ async fn give_back(turn: &mut Turn, keys: impl Iterator<Item = &String>) {
     let texts: Vec<String> = keys
         .into_iter()
         .filter(|key| !turn.own.contains_key(*key))
-        .map(|key| format!("DO IF({}, RELEASE_LOCK({}), 0)", has(key), literal(key)))
+        .map(|key| format!("DO IF({}, RELEASE_LOCK({}), 0)", has(key), key_text(key)))
         .collect();
     let longest = turn.longest(std::iter::empty());
     if !texts.is_empty() && turn.ask(&texts.join(";"), longest).await.is_err() {
@@ -130,7 +129,7 @@ fn read(turn: &mut Turn, claim: &Claim, key: String, row: &Row) -> Result<Attemp
     let granted = number(row, 0)? == Some(1);
     if let Some(own) = turn.own.get_mut(&key) {
         if !granted {
-            // Nobody but us could end it, and we did not.
+            // Only this session could end it, and it did not.
             turn.own.remove(&key);
             return Ok(Attempt::Held(Held::default()));
         }
@@ -153,7 +152,7 @@ fn read(turn: &mut Turn, claim: &Claim, key: String, row: &Row) -> Result<Attemp
             ..Held::default()
         }));
     }
-    let own = Own {
+    let own = ClaimState {
         name: claim.name.clone(),
         holder: claim.holder,
         token: token(number(row, 1)?)?,
@@ -222,7 +221,7 @@ pub(super) async fn renew(mut turn: Turn, claims: Keyed) -> Vec<Result<Renewal>>
 pub(super) async fn release(mut turn: Turn, claims: Keyed) -> Vec<Result<Release>> {
     let leaving: Vec<&String> = claims.iter().filter_map(|(_, key)| key.as_ref().ok()).collect();
     let staying = turn.own.iter().filter(|(key, _)| !leaving.contains(key)).map(|(_, own)| own.ttl).max();
-    let statement = |key: &str| format!("SELECT COALESCE(RELEASE_LOCK({}), -1)", literal(key));
+    let statement = |key: &str| format!("SELECT COALESCE(RELEASE_LOCK({}), -1)", key_text(key));
     let had = match each(&mut turn, &claims, statement, staying).await {
         Ok(had) => had,
         // The server ends what the session had.

@@ -6,10 +6,11 @@
 //! stamp allows, and no setting of the session changes it. Rows of a name that is free have no holder, no `since` and no
 //! `others`.
 
-use super::calls::{Step, run_plain};
-use super::procedure::{clipped, hex, micros};
 use crate::name::LockName;
 use crate::store::{Claim, Mode};
+use crate::stores::mysql::calls::{Step, run_plain};
+use crate::stores::mysql::values::{clipped, literal, literals};
+use crate::stores::shared::sql::micros;
 use crate::token::{HolderId, Token};
 use mysql_async::Conn;
 use std::collections::{BTreeMap, HashMap};
@@ -27,13 +28,13 @@ const MOST_NAMES: usize = 10_000;
 
 /// A step as a plain statement.
 #[derive(Clone, Debug)]
-pub(super) enum FastPath {
+pub(in crate::stores::mysql) enum FastPath {
     /// Takes a free lock. The server says the token, as what was inserted last.
     Take(String),
     /// Ends a lock that no claim waits for.
     End(String),
     /// Prolongs a lease by so many microseconds; all that are due go out in one statement.
-    Keep(HolderId, u64),
+    Keep(HolderId, i64),
 }
 
 /// Which statement is worth a try, by name, from what this keeper was answered lately. Nothing depends on it.
@@ -153,12 +154,6 @@ impl Columns {
     }
 }
 
-fn literal(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    hex(&mut text, bytes);
-    text
-}
-
 fn end(p: &str, claim: &Claim) -> String {
     format!(
         "UPDATE `{p}lock` SET holder = NULL, expires = NULL, ttl = NULL, since = NULL, host = NULL, pid = NULL, label = NULL \
@@ -169,20 +164,20 @@ fn end(p: &str, claim: &Claim) -> String {
 }
 
 /// One statement for many: a holder's id belongs to one name. Leases that are longer already are left to the procedure.
-fn keep_all(p: &str, ttl: u64, steps: &[(usize, &Step, HolderId)]) -> String {
-    let names: Vec<String> = steps.iter().map(|(_, step, _)| literal(step.name.as_bytes())).collect();
+fn keep_all(p: &str, ttl: i64, steps: &[(usize, &Step, HolderId)]) -> String {
+    let names = literals(steps.iter().map(|(_, step, _)| step.name.as_bytes()));
     let holders: Vec<String> = steps.iter().map(|(_, _, holder)| format!("X'{}'", holder.to_hex())).collect();
     format!(
         "UPDATE `{p}lock` FORCE INDEX (PRIMARY) SET expires = {BEGAN} + {ttl}, ttl = {ttl} WHERE name IN ({}) AND holder IN \
          ({}) AND lease IS NULL AND expires > {BEGAN} AND expires <= {BEGAN} + {ttl}",
-        names.join(","),
+        names,
         holders.join(",")
     )
 }
 
 /// Tries the plain statements of these steps, which come in the order of their names: for each what the server said was
 /// inserted last, and `None` where nothing was done.
-pub(super) async fn run(
+pub(in crate::stores::mysql) async fn run(
     conn: &mut Conn,
     p: &str,
     steps: &[&Step],
@@ -190,7 +185,7 @@ pub(super) async fn run(
 ) -> mysql_async::Result<Vec<Option<u64>>> {
     let mut done = vec![None; steps.len()];
     let mut plain: Vec<(usize, &str)> = Vec::new();
-    let mut kept: BTreeMap<u64, Vec<(usize, &Step, HolderId)>> = BTreeMap::new();
+    let mut kept: BTreeMap<i64, Vec<(usize, &Step, HolderId)>> = BTreeMap::new();
     for (i, step) in steps.iter().enumerate() {
         match &step.fast_path {
             Some(FastPath::Take(text) | FastPath::End(text)) => plain.push((i, text)),

@@ -2,13 +2,11 @@
 //! out as one statement and one commit when a connection is free. A commit waits for the disk, so this is what makes
 //! many locks quick; a lone call finds a free connection and goes out by itself, on its caller's own task.
 
-use super::connect::{Connection, Connections, current};
 use super::fast_path::FastPathHints;
-use super::functions::Op;
-use super::values::Answer;
 use crate::error::{Error, Result};
 use crate::store::Claim;
-use crate::stores::shared::sql::LockedRows;
+use crate::stores::postgres::connect::{Connection, Connections, current};
+use crate::stores::shared::sql::{Answer, LockedRows, Op};
 use crate::stores::shared::timing::call_limit;
 use crate::token::HolderId;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -25,14 +23,14 @@ const SWEEP_AT: usize = 64;
 
 /// The queues of one store, one for each runtime.
 #[derive(Clone, Debug)]
-pub(super) struct ConnectionQueues(Arc<Shared>);
+pub(in crate::stores::postgres) struct ConnectionQueues(Arc<Shared>);
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) connections: Connections,
-    pub(super) keeper: HolderId,
-    pub(super) hints: FastPathHints,
-    pub(super) locked_rows: LockedRows,
+pub(in crate::stores::postgres) struct Shared {
+    pub(in crate::stores::postgres) connections: Connections,
+    pub(in crate::stores::postgres) keeper: HolderId,
+    pub(in crate::stores::postgres) hints: FastPathHints,
+    pub(in crate::stores::postgres) locked_rows: LockedRows,
     queues: Mutex<HashMap<Id, Arc<ConnectionQueue>>>,
 }
 
@@ -111,7 +109,7 @@ impl State {
 }
 
 impl ConnectionQueues {
-    pub(super) fn new(connections: Connections, keeper: HolderId) -> Self {
+    pub(in crate::stores::postgres) fn new(connections: Connections, keeper: HolderId) -> Self {
         Self(Arc::new(Shared {
             connections,
             keeper,
@@ -121,16 +119,16 @@ impl ConnectionQueues {
         }))
     }
 
-    pub(super) fn connections(&self) -> &Connections {
+    pub(in crate::stores::postgres) fn connections(&self) -> &Connections {
         &self.0.connections
     }
 
-    pub(super) fn locked_rows(&self) -> &LockedRows {
+    pub(in crate::stores::postgres) fn locked_rows(&self) -> &LockedRows {
         &self.0.locked_rows
     }
 
     /// One answer per claim.
-    pub(super) async fn run(&self, op: Op, claims: &[Claim]) -> Vec<Result<Answer>> {
+    pub(in crate::stores::postgres) async fn run(&self, op: Op, claims: &[Claim]) -> Vec<Result<Answer>> {
         let all = |error: Error| claims.iter().map(|_| Err(error.clone())).collect();
         if claims.is_empty() {
             return Vec::new();
@@ -153,7 +151,7 @@ impl ConnectionQueues {
     }
 
     /// A connection for one statement of another kind, until the turn is dropped.
-    pub(super) async fn alone(&self) -> Result<(Connection, Turn)> {
+    pub(in crate::stores::postgres) async fn alone(&self) -> Result<(Connection, Turn)> {
         let (sender, waiting) = oneshot::channel();
         let turn = match Shared::enter(&self.0, current()?, || Job::Alone(sender)) {
             Some(turn) => turn,
@@ -165,7 +163,7 @@ impl ConnectionQueues {
 
 /// A connection in the hands of one statement; passed on, or given back, when dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(in crate::stores::postgres) struct Turn {
     shared: Arc<Shared>,
     queue: Arc<ConnectionQueue>,
     no: u32,
@@ -234,7 +232,7 @@ impl Shared {
 }
 
 /// How long a step for these claims may take.
-pub(super) fn limit(claims: &[Claim]) -> Duration {
+pub(in crate::stores::postgres) fn limit(claims: &[Claim]) -> Duration {
     call_limit(claims.iter().map(|claim| claim.ttl).min().unwrap_or_default())
 }
 
@@ -242,6 +240,6 @@ fn ending() -> Error {
     Error::unavailable("the runtime of this call is ending").in_store("postgres")
 }
 
-pub(super) fn timed_out() -> Error {
+pub(in crate::stores::postgres) fn timed_out() -> Error {
     Error::unavailable("the server did not answer in time").in_store("postgres")
 }

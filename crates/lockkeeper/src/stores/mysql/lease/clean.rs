@@ -1,10 +1,10 @@
-//! Removes what nobody has used for a day: the clock is above its token by then, so the next one is higher without it.
+//! Removes what was unused for a day: the clock is above its token by then, so the next one is higher without it.
 
 use super::MysqlStore;
-use super::operators::NOW;
-use super::procedure::{self, bytes, hex, number};
+use super::procedure;
 use crate::error::Result;
 use crate::name::LockName;
+use crate::stores::mysql::values::{NOW, bytes, literal, literals, number};
 use crate::stores::shared::timing::ASK_LIMIT;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ impl Default for Due {
 
 impl MysqlStore {
     /// Removes unused rows whenever it is due; never ends. Nothing depends on it.
-    pub(super) async fn tidy(&self) -> std::convert::Infallible {
+    pub(in crate::stores::mysql) async fn tidy(&self) -> std::convert::Infallible {
         loop {
             let due = *self.due.0.lock().unwrap_or_else(PoisonError::into_inner);
             tokio::time::sleep_until(due.into()).await;
@@ -74,12 +74,8 @@ impl MysqlStore {
         for row in others.await? {
             more |= number(&row, 0)? == Some(1);
         }
-        let mut text = format!("UPDATE `{p}layout` SET reached = ");
-        hex(&mut text, &last.unwrap_or_default());
-        if more {
-            text.push_str(", cleaned = 0");
-        }
-        self.ask(text).await?;
+        let again = if more { ", cleaned = 0" } else { "" };
+        self.ask(format!("UPDATE `{p}layout` SET reached = {}{again}", literal(&last.unwrap_or_default()))).await?;
         Ok(more)
     }
 
@@ -87,9 +83,10 @@ impl MysqlStore {
     async fn clean_locks(&self, reached: &[u8]) -> Result<(Option<Vec<u8>>, usize)> {
         let p = self.prefix();
         let unused = format!("token < @lk_now - {DAY} AND (expires IS NULL OR expires < @lk_now)");
-        let mut text = format!("SET @lk_now = {NOW}; SELECT name, {unused}, others FROM `{p}lock` WHERE name > ");
-        hex(&mut text, reached);
-        text.push_str(&format!(" ORDER BY name LIMIT {ROWS}"));
+        let text = format!(
+            "SET @lk_now = {NOW}; SELECT name, {unused}, others FROM `{p}lock` WHERE name > {} ORDER BY name LIMIT {ROWS}",
+            literal(reached)
+        );
         let rows = self.ask(text).await?;
         let (mut old, mut crowded) = (Vec::new(), Vec::new());
         for row in &rows {
@@ -109,15 +106,9 @@ impl MysqlStore {
         if old.is_empty() {
             return Ok((last, 0));
         }
-        let mut text =
-            format!("SET @lk_now = {NOW}; DELETE FROM `{p}lock` WHERE others = 0 AND {unused} AND name IN (");
-        for (i, name) in old.iter().enumerate() {
-            if i > 0 {
-                text.push(',');
-            }
-            hex(&mut text, name.as_bytes());
-        }
-        text.push(')');
+        let names = literals(old.iter().map(LockName::as_bytes));
+        let text =
+            format!("SET @lk_now = {NOW}; DELETE FROM `{p}lock` WHERE others = 0 AND {unused} AND name IN ({names})");
         self.ask(text).await?;
         Ok((last, old.len()))
     }

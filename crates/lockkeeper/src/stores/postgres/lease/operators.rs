@@ -1,17 +1,14 @@
 //! What operators see.
 
 use super::PostgresStore;
-use super::functions::mode_of;
-use super::values::{field, holder, note};
 use crate::error::Result;
 use crate::name::LockName;
-use crate::store::{Cursor, Page, Record, WaiterRecord};
+use crate::store::{Cursor, HolderRecord, Page, Record, WaiterRecord};
+use crate::stores::postgres::values::{field, note};
+use crate::stores::shared::sql::{duration, mode_of, moment, token};
 use crate::text::upper_bound;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
-
-/// How many locks a page of a listing holds.
-pub(super) const PAGE: usize = 100;
 
 /// Everything about some names: each one's holders, oldest first, then its waiters in line.
 const RECORDS: &str = "
@@ -39,14 +36,14 @@ impl PostgresStore {
     pub(super) async fn page(&self, prefix: &[u8], cursor: Option<&Cursor>) -> Result<Page> {
         let after = cursor.map_or(&[][..], |cursor| &cursor.0);
         let end = upper_bound(prefix);
-        let count = i64::try_from(PAGE + 1).unwrap_or(i64::MAX);
+        let count = i64::try_from(Page::SIZE + 1).unwrap_or(i64::MAX);
         let params: [(&(dyn ToSql + Sync), Type); 4] =
             [(&after, Type::BYTEA), (&prefix, Type::BYTEA), (&end, Type::BYTEA), (&count, Type::INT8)];
         let rows = self.ask(NAMES, &params).await?;
         let name = |row: &Row| LockName::new(field::<&[u8]>(row, 0)?);
         let mut names = rows.iter().map(name).collect::<Result<Vec<_>>>()?;
-        let more = names.len() > PAGE;
-        names.truncate(PAGE);
+        let more = names.len() > Page::SIZE;
+        names.truncate(Page::SIZE);
         let records = if names.is_empty() { Vec::new() } else { self.records(&names).await? };
         Ok(Page { records, next: names.last().filter(|_| more).map(|name| Cursor(name.as_bytes().to_vec())) })
     }
@@ -67,20 +64,15 @@ impl PostgresStore {
                 record.waiters.push(WaiterRecord::new(mode, note));
                 record.waiting = record.waiting.saturating_add(1);
             } else {
-                record.holders.push(holder(mode, note, field(row, 6)?, field(row, 7)?, field(row, 8)?));
+                record.holders.push(HolderRecord {
+                    mode,
+                    note,
+                    token: token(field(row, 6)?).ok(),
+                    since: field::<Option<i64>>(row, 7)?.map(moment),
+                    remaining: Some(duration(field(row, 8)?)),
+                });
             }
         }
         Ok(records)
-    }
-}
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_range_ends_after_its_prefix() {
-        assert_eq!(upper_bound(b"ab"), Some(b"ac".to_vec()));
-        assert_eq!(upper_bound(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!((upper_bound(b"\xff"), upper_bound(b"")), (None, None));
     }
 }
