@@ -44,8 +44,6 @@ conformance_suite!(redlock_of_five, redlock_servers::Majority::of(5));
 #[cfg(feature = "mysql")]
 conformance_suite!(mysql, |case| mysql_servers::At::new("", case));
 #[cfg(feature = "mysql")]
-conformance_suite!(mysql_doorbells, |case| mysql_servers::At::new("?doorbells=4", case));
-#[cfg(feature = "mysql")]
 conformance_suite!(mysql_shedlock, |case| mysql_servers::At::new("?layout=shedlock", case));
 
 #[cfg(feature = "mysql")]

@@ -1,5 +1,5 @@
-//! From the release of one keeper to the grant of another, both always in line: with timed retry, and with doorbells. The
-//! floor is a session lock that one connection gives back and another has waited for.
+//! From the release of one keeper to the grant of another, both always in line. The floor is a session lock that one
+//! connection gives back and another has waited for.
 
 use super::open;
 use crate::measure::quantile;
@@ -14,26 +14,22 @@ const ROUNDS: usize = 200;
 
 pub(super) fn run(runtime: &Runtime) {
     let server = MysqlServer::with(&["--innodb-flush-log-at-trx-commit=2"]);
-    let (floor, timed, rung) = runtime.block_on(async {
+    let (floor, timed) = runtime.block_on(async {
         let mut baton = Baton::new(&server).await;
-        let mut timed = Pair::new(&server, "").await;
-        let mut rung = Pair::new(&server, "?doorbells=1").await;
-        let mut samples = (Vec::new(), Vec::new(), Vec::new());
+        let mut timed = Pair::new(&server).await;
+        let mut samples = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             samples.0.push(baton.pass().await);
             samples.1.push(timed.pass().await);
-            samples.2.push(rung.pass().await);
         }
         samples
     });
     println!("\n### MariaDB, commits left to the system, hand-over between two keepers, {ROUNDS} rounds\n");
     println!("| | p50 µs | p99 µs | x floor (p50) |\n|---|---|---|---|");
     let least = quantile(&floor, 0.5);
-    for (name, sample) in [
-        ("RELEASE_LOCK to GET_LOCK by hand", &floor),
-        ("release() to acquire(), timed retry", &timed),
-        ("release() to acquire(), doorbells=1", &rung),
-    ] {
+    for (name, sample) in
+        [("RELEASE_LOCK to GET_LOCK by hand", &floor), ("release() to acquire(), timed retry", &timed)]
+    {
         let (p50, p99) = (quantile(sample, 0.5), quantile(sample, 0.99));
         println!("| {name} | {p50:.0} | {p99:.0} | {:.1} |", p50 / least);
     }
@@ -82,21 +78,16 @@ struct Pair {
     keepers: [Keeper; 2],
     name: String,
     guard: Option<Guard>,
-    look: Conn,
-    rings: bool,
 }
 
 impl Pair {
-    async fn new(server: &MysqlServer, options: &str) -> Self {
-        let url = format!("{}{options}", server.url());
+    async fn new(server: &MysqlServer) -> Self {
+        let url = server.url();
         let keepers = [Keeper::connect(&url).await.unwrap(), Keeper::connect(&url).await.unwrap()];
-        let (name, rings) = (format!("baton{options}"), !options.is_empty());
+        let name = "baton".to_owned();
         let guard = Some(keepers[0].lock(&name).acquire().await.unwrap());
-        let mut pair = Self { keepers, name, guard, look: open(server).await, rings };
-        // The first holder of a lock that was free has no doorbell.
-        pair.rings = false;
+        let mut pair = Self { keepers, name, guard };
         pair.pass().await;
-        pair.rings = rings;
         pair
     }
 
@@ -105,9 +96,6 @@ impl Pair {
         let waiting = tokio::spawn(async move { (lock.acquire().await.unwrap(), Instant::now()) });
         while self.keepers[0].inspect(&self.name).await.unwrap().unwrap().waiting == 0 {
             tokio::time::sleep(Duration::from_micros(500)).await;
-        }
-        if self.rings {
-            asleep(&mut self.look, 1).await;
         }
         let guard = self.guard.take().unwrap();
         let released = Instant::now();

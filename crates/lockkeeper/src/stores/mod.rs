@@ -9,6 +9,10 @@ pub mod memory;
 pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+// A file of its own: `transaction` needs the rules without the store.
+#[cfg(any(feature = "postgres", feature = "transaction-tokio-postgres-0-7"))]
+#[path = "postgres/keys.rs"]
+pub(crate) mod postgres_keys;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redlock")]

@@ -3,7 +3,6 @@
 
 mod concurrent_steps;
 mod docs_page;
-mod doorbell;
 mod get_lock_sessions;
 mod group_replication;
 mod interop;

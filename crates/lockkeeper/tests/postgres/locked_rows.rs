@@ -1,20 +1,13 @@
-//! Rows that somebody else keeps locked, and statements that somebody else cancels: the PostgreSQL store says so in bounded
-//! time, to all who wait at once, and goes on.
+//! Rows that another client's transaction keeps locked, and statements that an administrator cancels: the PostgreSQL store
+//! says so, and the locks of other names go on meanwhile.
 
-use crate::keepers::{refusal, taken};
-use lockkeeper::{Error, ErrorKind, Keeper, LossReason, Phase};
+use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, Phase};
 use std::time::{Duration, Instant};
-use testkit::{PostgresServer, SOON};
+use testkit::{PostgresServer, SOON, eventually};
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
 
 const TTL: Duration = Duration::from_secs(30);
-
-/// How long one step waits for a row (`PATIENCE` of the store).
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What a busy machine may add to a time.
-const SLACK: Duration = Duration::from_secs(5);
 
 /// Every connection of the store that the server has.
 const OURS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lockkeeper'";
@@ -23,19 +16,32 @@ const OURS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name
 const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
     AND application_name = 'lockkeeper'";
 
-/// Both layouts: the options, and the statement that keeps rows of `x` and `x2` locked.
-const LAYOUTS: [(&str, &str); 2] = [
-    ("", "SELECT FROM lockkeeper.lock WHERE name IN ('x', 'x2') FOR UPDATE"),
-    ("?layout=shedlock", "SELECT FROM shedlock WHERE name IN ('x', 'x2') FOR UPDATE"),
+/// A layout: its options, its table of locks, and a condition on the rows that another client locks.
+#[derive(Clone, Copy)]
+struct Layout {
+    options: &'static str,
+    table: &'static str,
+    until: &'static str,
+}
+
+const LAYOUTS: [Layout; 2] = [
+    Layout { options: "", table: "lockkeeper.lock", until: "expires" },
+    Layout { options: "?layout=shedlock", table: "shedlock", until: "lock_until" },
 ];
 
+impl Layout {
+    fn lock(self) -> String {
+        format!("SELECT FROM {} WHERE name IN ('x', 'x2') FOR UPDATE", self.table)
+    }
+}
+
 /// A test on both layouts, each with a server of its own, at the same time: most of it is waiting.
-fn on_both<F: Future<Output = ()>>(test: impl Fn(&'static str, &'static str) -> F + Sync) {
+fn on_both<F: Future<Output = ()>>(test: impl Fn(Layout) -> F + Sync) {
     std::thread::scope(|threads| {
-        for (options, lock) in LAYOUTS {
+        for layout in LAYOUTS {
             let run = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
             let (run, test) = (run.expect("a runtime"), &test);
-            threads.spawn(move || run.block_on(test(options, lock)));
+            threads.spawn(move || run.block_on(test(layout)));
         }
     });
 }
@@ -44,171 +50,128 @@ async fn keeper(server: &PostgresServer, options: &str) -> Keeper {
     Keeper::builder().ttl(TTL).connect(format!("{}{options}", server.url())).await.expect("connected")
 }
 
-/// Somebody with a transaction of their own.
-async fn somebody(server: &PostgresServer) -> Client {
+async fn taken(keeper: &Keeper, name: &str) -> Guard {
+    keeper.lock(name).wait(SOON).acquire().await.expect("granted")
+}
+
+async fn refusal(keeper: &Keeper, name: &str) -> Error {
+    keeper.lock(name).try_acquire().await.map(|guard| guard.is_some()).expect_err("an error")
+}
+
+/// Another client, with transactions of its own.
+async fn another_client(server: &PostgresServer) -> Client {
     let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.expect("connected");
     tokio::spawn(connection);
     client
 }
 
-async fn with_rows(server: &PostgresServer, options: &str, lock: &str) -> (Keeper, Client) {
-    let keeper = keeper(server, options).await;
+/// A keeper, and another client whose open transaction has locked the rows of `x` and `x2`.
+async fn with_locked_rows(server: &PostgresServer, layout: Layout) -> (Keeper, Client) {
+    let keeper = keeper(server, layout.options).await;
     for name in ["x", "x2"] {
         taken(&keeper, name).await.release().await.expect("released");
     }
-    let somebody = self::somebody(server).await;
-    somebody.batch_execute("BEGIN").await.expect("begun");
-    somebody.batch_execute(lock).await.expect("locked");
-    (keeper, somebody)
+    let other = another_client(server).await;
+    other.batch_execute("BEGIN").await.expect("begun");
+    other.batch_execute(&layout.lock()).await.expect("locked");
+    (keeper, other)
 }
 
-fn is_told_why(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unavailable && error.to_string().contains("locked")
+fn is_told_why(error: &Error, layout: Layout, name: &str) -> bool {
+    let (kind, text, table) = (error.kind(), error.to_string(), layout.table.replace("shedlock", "\"shedlock\""));
+    let says = |word: &str| text.contains(word);
+    kind == ErrorKind::Unavailable
+        && says("locked by another transaction")
+        && says(&table)
+        && says(&format!("'{name}'"))
 }
 
-/// Ten tasks of one keeper, in line for one lock: the first waits for the row, and all are told when it has.
+/// Ten tasks of one keeper want one lock: each is told that the row is locked, and by what table and name.
 #[test]
-fn all_tasks_of_a_keeper_are_told_together() {
-    on_both(|options, lock| async move {
+fn all_tasks_of_a_keeper_are_told_why() {
+    on_both(|layout| async move {
         let server = PostgresServer::new();
-        let (keeper, somebody) = with_rows(&server, options, lock).await;
-        let began = Instant::now();
+        let (keeper, other) = with_locked_rows(&server, layout).await;
         let mut tasks = JoinSet::new();
         for _ in 0..10 {
             let keeper = keeper.clone();
             tasks.spawn(async move { refusal(&keeper, "x").await });
         }
         for error in tasks.join_all().await {
-            assert!(is_told_why(&error), "{options}: {error}");
+            assert!(is_told_why(&error, layout, "x"), "{error}");
         }
-        // One wait, and for each a look; in turn it would be ten waits, and twice as many with the engine's second try.
-        let all = began.elapsed();
-        assert!(all < PATIENCE * 4, "{options}: {all:?}");
-        somebody.batch_execute("COMMIT").await.expect("ended");
+        other.batch_execute("COMMIT").await.expect("ended");
         drop(taken(&keeper, "x").await);
     });
 }
 
-/// Keepers that know nothing of each other stand behind one another at the row: each waits for its place and then for the
-/// row, so twice as long at most, and the connections that waited are as good as new.
+/// Two rows are locked, and the keeper has two connections: calls for other names are answered while both stay locked.
 #[test]
-fn keepers_that_wait_for_one_row_are_answered_in_bounded_time() {
-    on_both(|options, lock| async move {
+fn calls_for_other_names_are_not_held_up() {
+    on_both(|layout| async move {
         let server = PostgresServer::new();
-        let (first, somebody) = with_rows(&server, options, lock).await;
-        let mut keepers = JoinSet::new();
-        for _ in 0..3 {
-            let keeper = keeper(&server, options).await;
-            keepers.spawn(async move {
-                let error = refusal(&keeper, "x").await;
-                taken(&keeper, "y").await.release().await.expect("released");
-                error
+        let (keeper, other) = with_locked_rows(&server, layout).await;
+        let mut stuck = JoinSet::new();
+        for name in ["x", "x2", "x", "x2"] {
+            let keeper = keeper.clone();
+            stuck.spawn(async move { (name, refusal(&keeper, name).await) });
+        }
+        eventually(SOON, "one waits for its row", || server.sql(WAITING) != "0");
+        let mut others = JoinSet::new();
+        for i in 0..16 {
+            let keeper = keeper.clone();
+            others.spawn(async move {
+                let lock = keeper.lock(format!("y {i}"));
+                for _ in 0..5 {
+                    let guard = lock.try_acquire().await.expect("no error").expect("free");
+                    guard.release().await.expect("released");
+                }
             });
         }
-        // The longest that one of our statements waits, as the server sees it.
-        let look = "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - query_start)), 0)::float8 \
-            FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'lockkeeper'";
-        let (watch, mut longest, mut told) = (self::somebody(&server).await, 0_f64, 0);
-        while !keepers.is_empty() {
-            longest = longest.max(watch.query_one(look, &[]).await.expect("asked").get(0));
-            if let Ok(answered) = tokio::time::timeout(Duration::from_millis(50), keepers.join_next()).await {
-                let error = answered.expect("one more").expect("answered");
-                assert_eq!(error.kind(), ErrorKind::Unavailable, "{options}: {error}");
-                told += usize::from(is_told_why(&error));
-            }
+        others.join_all().await;
+        for (name, error) in stuck.join_all().await {
+            assert!(is_told_why(&error, layout, name), "{error}");
         }
-        // Whoever stood behind another may have been given up by its keeper first.
-        assert!(told > 0, "{options}: the first in line is told why");
-        let bound = (PATIENCE * 2 + SLACK).as_secs_f64();
-        assert!(longest > 0.0 && longest < bound, "{options}: {longest}");
-        // Those in use, and a few that were given up and whose wait has not ended yet.
-        let connections: u32 = server.sql(OURS).parse().expect("a number");
-        assert!(connections <= 20, "{options}: {connections}");
-        somebody.batch_execute("COMMIT").await.expect("ended");
-        drop(taken(&first, "x").await);
-    });
-}
-
-#[test]
-fn a_row_that_somebody_keeps_locked_holds_up_nobody_else() {
-    on_both(|options, lock| async move {
-        let server = PostgresServer::new();
-        let (keeper, somebody) = with_rows(&server, options, lock).await;
-        let stuck = tokio::spawn({
-            let keeper = keeper.clone();
-            async move { refusal(&keeper, "x").await }
-        });
-        testkit::eventually(SOON, "it waits", || server.sql(WAITING) == "1");
-        // Others go on meanwhile, on the other connection.
-        for _ in 0..20 {
-            taken(&keeper, "y").await.release().await.expect("released");
-        }
-        assert!(!stuck.is_finished(), "it was waiting all the time");
-        let error = stuck.await.expect("answered");
-        assert!(is_told_why(&error), "{error}");
-        // Of a row that is known to be locked it is said at once.
-        let began = Instant::now();
-        assert!(is_told_why(&refusal(&keeper, "x").await));
-        assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
-        somebody.batch_execute("COMMIT").await.expect("ended");
+        // A row that was found locked is not waited for again.
+        let waited = server.sql(WAITING);
+        assert_eq!(waited, "0");
+        other.batch_execute("COMMIT").await.expect("ended");
         drop(taken(&keeper, "x").await);
     });
 }
 
-/// Renewals are sent together. One of them in somebody's hands must not end the others.
+/// Renewals are sent together. The lock whose row is locked is lost, and the others go on.
 #[test]
-fn a_row_that_somebody_keeps_locked_costs_no_other_lock() {
-    on_both(|options, lock| async move {
+fn other_locks_of_the_keeper_are_renewed() {
+    on_both(|layout| async move {
         let server = PostgresServer::new();
-        let url = format!("{}{options}", server.url());
+        let url = format!("{}{}", server.url(), layout.options);
         let keeper = Keeper::builder().ttl(Duration::from_secs(3)).connect(url).await.expect("connected");
         let stuck = taken(&keeper, "x").await;
         let mut others = Vec::new();
         for name in ["a", "b", "y", "z"] {
             others.push(taken(&keeper, name).await);
         }
-        let somebody = self::somebody(&server).await;
-        somebody.batch_execute("BEGIN").await.expect("begun");
-        somebody.batch_execute(lock).await.expect("locked");
-        assert_eq!(stuck.lost().await, LossReason::Expired, "{options}: it cannot be renewed");
-        // Longer than any lease that was given before the row was locked.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        let other = another_client(&server).await;
+        other.batch_execute("BEGIN").await.expect("begun");
+        other.batch_execute(&layout.lock()).await.expect("locked");
+        assert_eq!(stuck.lost().await, LossReason::Expired, "{}: it cannot be renewed", layout.options);
+        let least = format!("SELECT min({}) FROM {} WHERE name IN ('a', 'b', 'y', 'z')", layout.until, layout.table);
+        let before = server.sql(&least);
+        eventually(SOON, "all others are renewed", || server.sql(&least) > before);
         for guard in others {
-            assert!(!matches!(guard.phase(), Phase::Lost(_)), "{options}: {} {:?}", guard.name(), guard.phase());
-            guard.release().await.unwrap_or_else(|e| panic!("{options}: {e}"));
+            assert!(!matches!(guard.phase(), Phase::Lost(_)), "{} {:?}", guard.name(), guard.phase());
+            guard.release().await.expect("held all the time");
         }
-        somebody.batch_execute("COMMIT").await.expect("ended");
+        other.batch_execute("COMMIT").await.expect("ended");
         drop(taken(&keeper, "x").await);
     });
 }
 
-/// Two different rows, and a keeper with two connections: others go on.
-#[test]
-fn several_rows_that_somebody_keeps_locked_hold_up_nobody_else() {
-    on_both(|options, lock| async move {
-        let server = PostgresServer::new();
-        let (keeper, somebody) = with_rows(&server, options, lock).await;
-        let mut stuck = JoinSet::new();
-        for name in ["x", "x2"] {
-            let keeper = keeper.clone();
-            stuck.spawn(async move { refusal(&keeper, name).await });
-        }
-        testkit::eventually(SOON, "one waits", || server.sql(WAITING) != "0");
-        let began = Instant::now();
-        taken(&keeper, "y").await.release().await.expect("released");
-        assert!(began.elapsed() < PATIENCE / 2, "{options}: {:?}", began.elapsed());
-        for error in stuck.join_all().await {
-            assert!(is_told_why(&error), "{options}: {error}");
-        }
-        somebody.batch_execute("COMMIT").await.expect("ended");
-        drop(taken(&keeper, "x").await);
-    });
-}
-
-/// Ends what our statements wait in, as an administrator or a timeout of the server would (57014).
-async fn cancel(server: &PostgresServer) {
-    testkit::eventually(SOON, "a statement of ours waits", || server.sql(WAITING) != "0");
-    server.sql(&WAITING.replace("count(*)", "pg_cancel_backend(pid)"));
+/// Cancels a statement of ours that waits for a row, as an administrator or a timeout of the server would (57014).
+async fn cancel_one(administrator: &Client) {
+    let cancel = WAITING.replace("count(*)", "pg_cancel_backend(pid)");
+    while administrator.query(&cancel, &[]).await.expect("asked").is_empty() {}
 }
 
 fn processes(server: &PostgresServer) -> String {
@@ -217,31 +180,28 @@ fn processes(server: &PostgresServer) -> String {
 
 #[test]
 fn a_cancelled_statement_is_repeated_on_the_same_connection() {
-    on_both(|options, lock| async move {
+    on_both(|layout| async move {
         let server = PostgresServer::new();
-        let (keeper, somebody) = with_rows(&server, options, lock).await;
+        let (keeper, other) = with_locked_rows(&server, layout).await;
+        let administrator = another_client(&server).await;
         let before = processes(&server);
         let asking = tokio::spawn({
             let keeper = keeper.clone();
             async move { refusal(&keeper, "x").await }
         });
-        // Once, and the engine asks again; twice, and it is told.
-        while !asking.is_finished() {
-            server.sql(&WAITING.replace("count(*)", "pg_cancel_backend(pid)"));
-        }
+        // Once, and the engine asks again; twice, and the caller is told.
+        cancel_one(&administrator).await;
+        cancel_one(&administrator).await;
         let error = asking.await.expect("answered");
-        assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("57014"), "{options}: {error}");
+        assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("57014"), "{error}");
         let after = processes(&server);
-        assert!(
-            before.split(' ').all(|pid| after.split(' ').any(|other| other == pid)),
-            "{options}: {before}, {after}"
-        );
+        assert!(before.split(' ').all(|pid| after.split(' ').any(|other| other == pid)), "{before}, {after}");
         let asking = tokio::spawn(async move {
             let guard = taken(&keeper, "x").await;
             (keeper, guard)
         });
-        cancel(&server).await;
-        somebody.batch_execute("COMMIT").await.expect("ended");
+        cancel_one(&administrator).await;
+        other.batch_execute("COMMIT").await.expect("ended");
         let (keeper, guard) = asking.await.expect("answered");
         guard.release().await.expect("released");
         drop(keeper);
@@ -253,14 +213,14 @@ async fn a_cancelled_renewal_loses_nothing() {
     let server = PostgresServer::new();
     let keeper = Keeper::builder().ttl(Duration::from_secs(12)).connect(server.url()).await.expect("connected");
     let guard = taken(&keeper, "x").await;
-    let somebody = self::somebody(&server).await;
-    somebody.batch_execute("BEGIN").await.expect("begun");
-    somebody.batch_execute("SELECT FROM lockkeeper.lock WHERE name = 'x' FOR UPDATE").await.expect("locked");
-    cancel(&server).await;
-    somebody.batch_execute("COMMIT").await.expect("ended");
+    let (other, administrator) = (another_client(&server).await, another_client(&server).await);
+    other.batch_execute("BEGIN").await.expect("begun");
+    other.batch_execute("SELECT FROM lockkeeper.lock WHERE name = 'x' FOR UPDATE").await.expect("locked");
+    cancel_one(&administrator).await;
+    other.batch_execute("COMMIT").await.expect("ended");
     let expires = || server.sql("SELECT expires FROM lockkeeper.lock WHERE name = 'x'");
     let before = expires();
-    testkit::eventually(SOON, "it is renewed", || expires() != before);
+    eventually(SOON, "it is renewed", || expires() != before);
     assert_eq!(guard.phase(), Phase::Held);
     guard.release().await.expect("held all the time");
 }
@@ -274,17 +234,17 @@ async fn a_question_that_is_not_answered_is_given_up_and_its_connection_too() {
     let guard = taken(&holder, "x").await;
     assert!(keeper.inspect("x").await.expect("answered").is_some());
     let before = processes(&server);
-    let somebody = self::somebody(&server).await;
-    somebody.batch_execute("BEGIN; LOCK TABLE lockkeeper.claim IN ACCESS EXCLUSIVE MODE").await.expect("locked");
+    let other_client = another_client(&server).await;
+    other_client.batch_execute("BEGIN; LOCK TABLE lockkeeper.claim IN ACCESS EXCLUSIVE MODE").await.expect("locked");
     let began = Instant::now();
     let error = keeper.inspect("x").await.map(|_| ()).expect_err("not answered");
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("in time"), "{error}");
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     // What does not need that table goes on, on another connection.
     let other = taken(&keeper, "y").await;
-    somebody.batch_execute("COMMIT").await.expect("ended");
+    other_client.batch_execute("COMMIT").await.expect("ended");
     assert!(keeper.inspect("x").await.expect("answered").is_some());
-    testkit::eventually(SOON, "the old connection has ended", || {
+    eventually(SOON, "the old connection has ended", || {
         let now = processes(&server);
         before.split(' ').any(|pid| !now.split(' ').any(|other| other == pid))
     });

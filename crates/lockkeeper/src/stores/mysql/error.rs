@@ -2,10 +2,10 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::name::escape;
-use crate::stores::shared::server;
-use mysql_async::{DriverError, IoError, ServerError};
+use crate::stores::shared::{server, sql};
+use mysql_async::{DriverError, IoError};
 
-/// The server's code for a row that somebody else has kept locked for longer than we wait.
+/// The server's code for a row that another transaction has kept locked for longer than a step waits.
 const LOCKED: u16 = 1205;
 
 /// Raised by our procedures when the session's settings are not ours.
@@ -78,7 +78,7 @@ fn from_server(code: u16, text: &str) -> Error {
         1290 | 1836 | 1792 | 3100 => {
             Error::unavailable(format!("the server is read-only, so it cannot keep locks: {text}"))
         }
-        LOCKED => Error::unavailable("another transaction keeps the lock's row (lock wait timeout)"),
+        LOCKED => Error::unavailable("a row is locked by another transaction (lock wait timeout)"),
         1213 | 1020 | 1180 | 3058 | 3101 => {
             Error::unavailable(format!("the transaction was rolled back, to be tried again: {text}"))
         }
@@ -151,22 +151,19 @@ pub(super) fn is_passing(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(server) if matches!(server.code, 1205 | 1213 | 1020 | 1180 | 3101))
 }
 
-/// Whether somebody may keep a row locked: the server says so, or has said nothing in time.
-pub(super) fn may_be_locked(error: &Error) -> bool {
-    match std::error::Error::source(error) {
-        Some(source) => source.downcast_ref::<ServerError>().is_some_and(|server| server.code == LOCKED),
-        None => error.kind() == ErrorKind::Unavailable,
-    }
+/// Whether another transaction has kept a row locked for longer than a step waits.
+pub(super) fn is_locked(error: &mysql_async::Error) -> bool {
+    matches!(error, mysql_async::Error::Server(server) if server.code == LOCKED)
 }
 
-/// What is said of a row that somebody keeps locked.
-pub(super) fn locked() -> Error {
-    from_server(LOCKED, "").in_store("mysql")
+/// What is said of a lock whose row another transaction keeps locked.
+pub(super) fn locked(table: &str) -> Error {
+    Error::unavailable(format!("its row in table {table} is locked by another transaction")).in_store("mysql")
 }
 
-/// Whether the statement took longer than the server allows any (`max_statement_time`, `max_execution_time`).
-pub(super) fn is_too_long(error: &mysql_async::Error) -> bool {
-    matches!(error, mysql_async::Error::Server(server) if matches!(server.code, 1969 | 3024))
+/// An answer that the procedures do not give.
+pub(super) fn unexpected_reply(what: &str) -> Error {
+    sql::unexpected_reply(what).in_store("mysql")
 }
 
 /// Whether the server has no TLS to offer.

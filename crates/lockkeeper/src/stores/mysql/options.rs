@@ -16,15 +16,12 @@ static URL: UrlKind = UrlKind {
     url: "a MySQL URL",
     shape: "a MySQL URL looks like mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE",
     least: "mysql://localhost/test",
-    known: "connections, doorbells, key, layout, mode, password_file, prefix, socket, ssl-ca, ssl-cert, \
+    known: "connections, key, layout, mode, password_file, prefix, socket, ssl-ca, ssl-cert, \
         ssl-key, ssl-mode, table, time_zone",
 };
 
 /// How many connections a runtime may have.
-const MOST_CONNECTIONS: u32 = 32;
-
-/// How many doorbells a keeper may have, each a connection.
-const MOST_DOORBELLS: usize = 32;
+const MAX_CONNECTIONS: u32 = 32;
 
 /// How much the connection is protected; the words of MySQL's own programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,8 +64,6 @@ pub(super) struct Options {
     /// How the names of tables and procedures begin.
     pub(super) prefix: String,
     pub(super) connections: u32,
-    /// How many names that are waited for have a doorbell.
-    pub(super) doorbells: usize,
     pub(super) mode: Mode,
     pub(super) key: KeyRule,
     /// ShedLock's table, when that is the layout.
@@ -118,7 +113,6 @@ impl Options {
         let mut files = TlsFiles::new(&URL, ["ssl-ca", "ssl-cert", "ssl-key"]);
         let (mut ssl_mode, mut prefix, mut connections) = (None, "lockkeeper_".to_owned(), 4);
         let (mut mode, mut key, mut layout, mut table, mut zone) = (Mode::Lease, None, None, None, None);
-        let mut doorbells = None;
         for (name, value) in pairs {
             let shown = || escape(value.as_bytes());
             if files.take(name, value)? {
@@ -139,15 +133,9 @@ impl Options {
                 ("prefix", _) => prefix = identifier(name, value)?,
                 ("connections", _) => {
                     connections =
-                        value.parse().ok().filter(|n| (1..=MOST_CONNECTIONS).contains(n)).ok_or_else(|| {
-                            bad(format!("connections={}: it is a number from 1 to {MOST_CONNECTIONS}", shown()))
+                        value.parse().ok().filter(|n| (1..=MAX_CONNECTIONS).contains(n)).ok_or_else(|| {
+                            bad(format!("connections={}: it is a number from 1 to {MAX_CONNECTIONS}", shown()))
                         })?;
-                }
-                ("doorbells", _) => {
-                    let count = value.parse().ok().filter(|n| *n <= MOST_DOORBELLS).ok_or_else(|| {
-                        bad(format!("doorbells={}: it is a number from 0 to {MOST_DOORBELLS}", shown()))
-                    })?;
-                    doorbells = Some(count);
                 }
                 ("mode", "lease") => mode = Mode::Lease,
                 ("mode", "get_lock") => mode = Mode::GetLock,
@@ -165,9 +153,6 @@ impl Options {
             }
         }
         let shed = layout == Some(true);
-        if doorbells.is_some() && (shed || mode == Mode::GetLock) {
-            return Err(bad("doorbells belong to mode=lease and layout=lockkeeper"));
-        }
         match mode {
             Mode::GetLock if layout.is_some() => return Err(bad("layout means nothing with mode=get_lock")),
             Mode::Lease if key.is_some() => return Err(bad("key belongs to mode=get_lock")),
@@ -206,7 +191,6 @@ impl Options {
             database,
             prefix,
             connections,
-            doorbells: doorbells.unwrap_or(0),
             mode,
             key: key.unwrap_or(KeyRule::Native),
             shedlock,
@@ -224,7 +208,7 @@ impl Options {
     /// How to connect, with TLS or without.
     pub(super) fn opts(&self, tls: bool) -> Opts {
         if tls {
-            // Somebody else's choice of a provider, made earlier, is as good.
+            // A provider that the application chose earlier is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
             self.opts.clone()
         } else {

@@ -1,11 +1,16 @@
 //! The tables and procedures in the database: what they must look like, and how they are made.
 
+use super::calls::{call, run, timed_out};
+use super::connect::{Dial, hang_up};
 use super::error::map_err;
-use super::lines::{Dial, call, hang_up, run};
+use super::error::unexpected_reply;
+use super::lease::procedure;
 use super::options::Options;
-use super::step::{TOMB_EXTRA, bytes, micros, number, odd};
+use super::shedlock::table::{self, Shed};
+use super::values::{bytes, literal, number};
 use crate::error::{Error, ErrorKind, Result};
-use crate::stores::shared::shedlock::{Dialect, Table};
+use crate::stores::shared::sql::micros;
+use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::token::Token;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Row};
@@ -21,16 +26,13 @@ const REVISION: i64 = 1;
 /// How long finding out and making everything may take.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How long to wait for somebody else who makes the tables at the same moment, in seconds.
+/// How long to wait for another client that makes the tables at the same moment, in seconds.
 const PATIENCE: u32 = 20;
 
 const TABLES: &str = include_str!("sql/tables.sql");
 const STEP: &str = include_str!("sql/step.sql");
 const ENTER: &str = include_str!("sql/register.sql");
 const SESSION: &str = include_str!("sql/session.sql");
-
-/// The server's code for a procedure that is there already.
-const EXISTS: u16 = 1304;
 
 /// What the server said of itself.
 #[derive(Clone, Copy, Debug)]
@@ -43,55 +45,17 @@ pub(super) struct Server {
     pub(super) maria: bool,
 }
 
-/// What is in the database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
-    /// Nothing, or what was never finished.
-    Nothing,
-    /// Another layout.
-    Other(i64),
-    /// This layout, with older procedures; whether there is a column to say so.
-    Older {
-        column: bool,
-    },
-    Current,
-}
-
-/// How MySQL writes what ShedLock's rules need.
-pub(super) struct MySql;
-
-impl Dialect for MySql {
-    fn quoted(&self, table: &str) -> String {
-        format!("`{table}`")
-    }
-
-    fn utc(&self, micros: &str) -> String {
-        format!("TIMESTAMPADD(MICROSECOND, {micros}, TIMESTAMP'1970-01-01 00:00:00')")
-    }
-
-    fn create(&self, table: &str) -> String {
-        format!(
-            "CREATE TABLE IF NOT EXISTS `{table}` (name VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, \
-             lock_until TIMESTAMP(3) NOT NULL, locked_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), \
-             locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name)) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4"
-        )
-    }
-}
-
 /// Reaches the server, makes the tables where there are none, replaces older procedures, refuses another layout.
 pub(super) async fn check(dial: &Dial) -> Result<Server> {
     bounded(dial, async |conn| {
         let server = look(conn).await?;
-        match found(conn, &dial.options).await? {
-            Found::Current => {}
-            Found::Nothing | Found::Older { .. } => install_now(conn, &dial.options, server, false).await?,
-            Found::Other(version) => return Err(wrong_version(&dial.options, version)),
+        if found(conn, &dial.options).await?.is_none_or(|revision| revision < REVISION) {
+            install_now(conn, &dial.options, server, REVISION - 1).await?;
         }
-        // Most calls need no procedure, and one table. That another is missing, or not ours to use, must not come out when
-        // one does.
+        // Most calls need no procedure, and one table. A table that is missing, or not ours to use, is found out now.
         let mut rows = Vec::new();
         run(conn, &every_table(&dial.options.prefix), &mut rows).await.map_err(map_err)?;
-        let probe = super::step::probe(&dial.options.prefix, dial.options.shedlock.is_some());
+        let probe = procedure::probe(&dial.options.prefix, dial.options.shedlock.is_some());
         call(conn, &dial.options.prefix, &probe, &mut rows).await.map_err(map_err)?;
         Ok(server)
     })
@@ -104,14 +68,12 @@ fn every_table(prefix: &str) -> String {
     ["lock", "claim", "register", "session"].map(read).join(" UNION ALL ")
 }
 
-/// Makes the tables, and whatever is missing of them.
+/// Makes tables that are not there, and makes or replaces the procedures, unless they are newer.
 pub(super) async fn install(dial: &Dial) -> Result<()> {
     bounded(dial, async |conn| {
         let server = look(conn).await?;
-        match found(conn, &dial.options).await? {
-            Found::Other(version) => Err(wrong_version(&dial.options, version)),
-            _ => install_now(conn, &dial.options, server, true).await,
-        }
+        found(conn, &dial.options).await?;
+        install_now(conn, &dial.options, server, REVISION).await
     })
     .await
 }
@@ -120,7 +82,7 @@ async fn bounded<T>(dial: &Dial, work: impl AsyncFnOnce(&mut Conn) -> Result<T>)
     let mut conn = dial.open().await?;
     let done = tokio::time::timeout(LIMIT, work(&mut conn)).await;
     hang_up(conn).await;
-    done.map_err(|_| super::lines::late())?
+    done.map_err(|_| timed_out())?
 }
 
 /// Whether this server can keep locks at all.
@@ -160,32 +122,29 @@ async fn look(conn: &mut Conn) -> Result<Server> {
     Ok(Server { durable, isolation, maria })
 }
 
-async fn one(conn: &mut Conn, text: &str) -> Result<Row> {
+pub(super) async fn one(conn: &mut Conn, text: &str) -> Result<Row> {
     let mut rows = Vec::new();
     run(conn, text, &mut rows).await.map_err(map_err)?;
-    rows.into_iter().next().ok_or_else(|| odd("nothing"))
+    rows.into_iter().next().ok_or_else(|| unexpected_reply("nothing"))
 }
 
-/// What is there.
-async fn found(conn: &mut Conn, options: &Options) -> Result<Found> {
+/// The revision of the procedures that are there; `None` where nothing is, or what was never finished. Another layout is
+/// an error.
+async fn found(conn: &mut Conn, options: &Options) -> Result<Option<i64>> {
     let mut rows = Vec::new();
-    // All columns: the first tables had none for the revision.
-    let asked = run(conn, &format!("SELECT * FROM `{}layout`", options.prefix), &mut rows).await;
+    let asked = run(conn, &format!("SELECT version, revision FROM `{}layout`", options.prefix), &mut rows).await;
     match asked {
-        Err(mysql_async::Error::Server(error)) if error.code == 1146 => return Ok(Found::Nothing),
+        Err(mysql_async::Error::Server(error)) if error.code == 1146 => return Ok(None),
         // Without any permission on the table, it cannot be told whether it is there.
         Err(mysql_async::Error::Server(error)) if error.code == 1142 => {
             return Err(refused(options, NOT_THERE, error.into()));
         }
         asked => asked.map_err(map_err)?,
     }
-    let Some(row) = rows.first() else { return Ok(Found::Nothing) };
-    let column = |name: &str| row.columns_ref().iter().position(|column| column.name_str() == name);
-    let number_of = |name: &str| column(name).map_or(Ok(None), |i| number(row, i));
-    match (number_of("version")?, number_of("revision")?) {
-        (Some(VERSION), Some(revision)) if revision >= REVISION => Ok(Found::Current),
-        (Some(VERSION), revision) => Ok(Found::Older { column: revision.is_some() }),
-        (other, _) => Ok(Found::Other(other.unwrap_or(0))),
+    let Some(row) = rows.first() else { return Ok(None) };
+    match number(row, 0)? {
+        Some(VERSION) => number(row, 1),
+        other => Err(wrong_version(options, other.unwrap_or(0))),
     }
 }
 
@@ -212,35 +171,31 @@ fn refused(options: &Options, what: &str, error: mysql_async::Error) -> Error {
     Error::new(ErrorKind::Denied, text).with_source(mapped).in_store("mysql")
 }
 
-/// What everybody who makes or replaces something holds. Session locks know no schema. The name is short enough for every
-/// server.
+/// The session lock that a client holds while it makes or replaces something. Session locks know no schema. The name is
+/// short enough for every server.
 pub(super) fn install_lock(prefix: &str) -> String {
-    let mut name = String::new();
-    super::step::hex(&mut name, format!("lk-install {prefix}").as_bytes());
-    name
+    literal(format!("lk-install {prefix}").as_bytes())
 }
 
-/// Makes what is missing, or older. With `repair` also what has gone missing since it was finished.
-async fn install_now(conn: &mut Conn, options: &Options, server: Server, repair: bool) -> Result<()> {
+/// Makes what is missing, and replaces procedures up to revision `upto`.
+async fn install_now(conn: &mut Conn, options: &Options, server: Server, upto: i64) -> Result<()> {
     let got = one(conn, &format!("SELECT GET_LOCK({}, {PATIENCE})", install_lock(&options.prefix))).await?;
     if number(&got, 0)? != Some(1) {
-        return Err(Error::unavailable("somebody else has been making the tables for too long").in_store("mysql"));
+        return Err(Error::unavailable("another client has been making the tables for too long").in_store("mysql"));
     }
-    // Somebody else may have been first, and be using it by now: what is finished is not taken away, even for a moment,
-    // unless it is older.
+    // Another client may have been first, and its keepers may use the procedures by now.
     let found = found(conn, options).await?;
-    if found == Found::Current && !repair {
+    if found.is_some_and(|revision| revision > upto) {
         return Ok(());
     }
     let shed = match &options.shedlock {
-        Some(table) => Some(shedlock(conn, options, table).await?),
+        Some(table) => Some(table::look(conn, options, table).await?),
         None => None,
     };
-    for text in texts(options, server, shed.as_ref(), found) {
+    for text in texts(options, server, shed.as_ref()) {
         match conn.query_drop(text).await {
-            Err(mysql_async::Error::Server(error)) if found == Found::Current && error.code == EXISTS => {}
             Err(mysql_async::Error::Server(error)) if matches!(error.code, 1142 | 1044 | 1370 | 1227 | 1419) => {
-                let what = if matches!(found, Found::Older { .. }) { TOO_OLD } else { NOT_THERE };
+                let what = if found.is_some() { TOO_OLD } else { NOT_THERE };
                 return Err(refused(options, what, error.into()));
             }
             done => done.map_err(map_err)?,
@@ -249,61 +204,21 @@ async fn install_now(conn: &mut Conn, options: &Options, server: Server, repair:
     Ok(())
 }
 
-/// ShedLock's table, made if there is none, and how its names compare.
-async fn shedlock(conn: &mut Conn, options: &Options, table: &Table) -> Result<Shed> {
-    let made = conn.query_drop(MySql.create(&table.name)).await;
-    // It may be there already, made by somebody with more rights.
-    let refused_it = matches!(&made, Err(mysql_async::Error::Server(error)) if error.code == 1142);
-    if !refused_it {
-        made.map_err(map_err)?;
-    }
-    let mut name = String::new();
-    super::step::hex(&mut name, table.name.as_bytes());
-    let ask = format!(
-        "SELECT CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() \
-         AND TABLE_NAME = CONVERT({name} USING utf8mb4) AND COLUMN_NAME = 'name'"
-    );
-    let mut rows = Vec::new();
-    run(conn, &ask, &mut rows).await.map_err(map_err)?;
-    let row = rows.first().ok_or_else(|| {
-        let text = format!("database '{}' has no table '{}' with a column 'name'", options.database, table.name);
-        Error::new(ErrorKind::Foreign, text).in_store("mysql")
-    })?;
-    let text = |i| Ok::<_, Error>(String::from_utf8_lossy(&bytes(row, i)?.unwrap_or_default()).into_owned());
-    let (charset, collation) = (text(0)?, text(1)?);
-    let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    if !plain(&charset) || !plain(&collation) {
-        return Err(Error::new(ErrorKind::Foreign, "column 'name' of ShedLock's table holds no text").in_store("mysql"));
-    }
-    Ok(Shed { table: MySql.quoted(&table.name), zone: table.zone.clone(), charset, collation })
-}
-
-/// What the procedure must know of ShedLock's table.
-struct Shed {
-    table: String,
-    zone: String,
-    charset: String,
-    collation: String,
-}
-
-/// Every statement that makes the layout where this was found, in order; the last one says that it is finished.
-fn texts(options: &Options, server: Server, shed: Option<&Shed>, found: Found) -> Vec<String> {
+/// Every statement that makes the layout, in order; the last one says that it is finished. MySQL has to drop a procedure
+/// before it can be replaced: callers wait for that ([`call`]).
+fn texts(options: &Options, server: Server, shed: Option<&Shed>) -> Vec<String> {
     let p = &options.prefix;
     let fill = |text: &str| fill(text, p).replace("{isolation}", server.isolation);
     let mut all: Vec<String> = TABLES.split("@@").map(fill).collect();
-    if found == (Found::Older { column: false }) {
-        all.push(format!("ALTER TABLE `{p}layout` ADD COLUMN revision INT NOT NULL DEFAULT 0"));
-    }
-    for (name, text) in [("step", step(shed)), ("enter", ENTER.to_owned()), ("get_lock", SESSION.to_owned())] {
+    for (name, text) in
+        [("step", table::step(STEP, shed)), ("enter", ENTER.to_owned()), ("get_lock", SESSION.to_owned())]
+    {
         let make = fill(&text);
-        if found != Found::Current && server.maria {
+        if server.maria {
             all.push(make.replacen("CREATE PROCEDURE", "CREATE OR REPLACE PROCEDURE", 1));
-            continue;
+        } else {
+            all.extend([format!("DROP PROCEDURE IF EXISTS `{p}{name}`"), make]);
         }
-        if found != Found::Current {
-            all.push(format!("DROP PROCEDURE IF EXISTS `{p}{name}`"));
-        }
-        all.push(make);
     }
     all.push(format!(
         "INSERT INTO `{p}layout` (id, version, revision) VALUES (1, {VERSION}, {REVISION}) \
@@ -316,30 +231,7 @@ fn fill(text: &str, prefix: &str) -> String {
     text.trim()
         .replace("{p}", prefix)
         .replace("{last}", &Token::MAX.to_string())
-        .replace("{tomb}", &micros(TOMB_EXTRA).to_string())
-}
-
-/// The step, with or without ShedLock's table.
-fn step(shed: Option<&Shed>) -> String {
-    let Some(shed) = shed else {
-        let kept: Vec<&str> = STEP.lines().filter(|line| !line.starts_with("--shed")).collect();
-        return kept.join("\n").replace("{shed_params}", "").replace("{not_foreign}", "");
-    };
-    let params = format!(", p_key VARCHAR(64) CHARACTER SET {}, p_by VARCHAR(200) CHARACTER SET utf8mb4", shed.charset);
-    let key = format!("CONVERT(p_key USING {}) COLLATE {}", shed.charset, shed.collation);
-    STEP.lines()
-        .map(|line| line.strip_prefix("--shed").unwrap_or(line))
-        .collect::<Vec<_>>()
-        .join("\n")
-        .replace("{shed_params}", &params)
-        .replace("{not_foreign}", " AND NOT v_foreign")
-        .replace("{table}", &shed.table)
-        .replace("{zone}", &shed.zone)
-        .replace("{key}", &key)
-        .replace("{utc_now}", &MySql.utc("v_now DIV 1000 * 1000"))
-        // Rounded up: others must not think it over before we do.
-        .replace("{utc_end}", &MySql.utc("(v_expires DIV 1000 + 1) * 1000"))
-        .replace("{mark}", crate::stores::shared::shedlock::MARK)
+        .replace("{tomb}", &micros(TOMBSTONE_EXTRA).to_string())
 }
 
 #[cfg(test)]
@@ -358,7 +250,7 @@ mod tests {
             let options = Options::parse("//h/d", pairs).unwrap();
             let server = Server { durable: true, isolation: "tx_isolation", maria: false };
             let shed = options.shedlock.is_some().then_some(&shed);
-            for text in texts(&options, server, shed, Found::Nothing) {
+            for text in texts(&options, server, shed) {
                 let text = text.replace("@@global.", "").replace("@@session.", "");
                 assert!(!text.contains(['{', '}', '@']), "{text}");
                 assert!(options.shedlock.is_some() || !text.contains("v_until"), "{text}");
@@ -367,24 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_never_taken_away() {
+    fn procedures_are_replaced_in_one_statement_where_the_server_can() {
         let options = Options::parse("//h/d", &[]).unwrap();
-        let count = |found, maria, word: &str| {
+        for (maria, drops, replaced) in [(true, 0, 3), (false, 3, 0)] {
             let server = Server { durable: true, isolation: "tx_isolation", maria };
-            texts(&options, server, None, found).iter().filter(|text| text.contains(word)).count()
-        };
-        let older = Found::Older { column: true };
-        for (found, maria, drops, replaced) in [
-            (Found::Nothing, false, 3, 0),
-            (Found::Current, false, 0, 0),
-            (Found::Current, true, 0, 0),
-            (older, true, 0, 3),
-            // MySQL has no other way.
-            (older, false, 3, 0),
-        ] {
-            assert_eq!(count(found, maria, "DROP"), drops, "{found:?}");
-            assert_eq!(count(found, maria, "OR REPLACE"), replaced, "{found:?}");
+            let texts = texts(&options, server, None);
+            let count = |word: &str| texts.iter().filter(|text| text.contains(word)).count();
+            assert_eq!((count("DROP PROCEDURE"), count("OR REPLACE")), (drops, replaced));
         }
-        assert_eq!(count(Found::Older { column: false }, true, "ALTER TABLE"), 1);
     }
 }

@@ -1,10 +1,10 @@
 //! Connections: a few per Tokio runtime, opened when first needed and replaced when they break or their runtime ends.
 
+use super::lease::functions::Statements;
 use super::options::Options;
 use super::socket::{self, Opened};
-use super::statements::Statements;
 use crate::error::{Error, Result};
-use crate::stores::shared::connections::{self, Connections, Place};
+use crate::stores::shared::connections::{self, Place};
 use crate::stores::shared::server;
 use crate::stores::shared::silence::Silence;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use tokio_postgres::Client;
 
 /// The connections of one store.
 #[derive(Clone, Debug)]
-pub(super) struct Links(Arc<Shared>);
+pub(super) struct Connections(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     options: Options,
-    lines: Connections<Line>,
+    lines: connections::Connections<Connection>,
     /// Which host answered last: asked first.
     host: AtomicUsize,
     /// A pooler that gives a server to each transaction is known to stand between.
@@ -28,17 +28,17 @@ struct Shared {
 
 /// A connection in use.
 #[derive(Clone)]
-pub(super) struct Line {
+pub(super) struct Connection {
     pub(super) client: Arc<Client>,
     pub(super) statements: Arc<Statements>,
     pid: i32,
-    /// Nobody stands between us and the server.
+    /// No pooler or proxy stands between the store and the server.
     pub(super) direct: bool,
     pub(super) silence: Arc<Silence>,
-    place: Place<Line>,
+    place: Place<Connection>,
 }
 
-impl connections::Connection for Line {
+impl connections::Connection for Connection {
     /// Which of a runtime's connections.
     type Key = u32;
 
@@ -51,10 +51,15 @@ impl connections::Connection for Line {
     }
 }
 
-impl Links {
+impl Connections {
     pub(super) fn new(options: Options) -> Self {
         let pooled = AtomicBool::new(options.pooled == Some(true));
-        Self(Arc::new(Shared { options, lines: Connections::default(), host: AtomicUsize::new(0), pooled }))
+        Self(Arc::new(Shared {
+            options,
+            lines: connections::Connections::default(),
+            host: AtomicUsize::new(0),
+            pooled,
+        }))
     }
 
     pub(super) fn options(&self) -> &Options {
@@ -86,29 +91,29 @@ impl Links {
 
     /// Server processes that open connections of this store had at their last look.
     pub(super) fn pids(&self) -> Vec<i32> {
-        self.0.lines.open_ones().iter().map(|line| line.pid).collect()
+        self.0.lines.open_ones().iter().map(|connection| connection.pid).collect()
     }
 
     /// This runtime's connection `no` if it is open already.
-    pub(super) fn ready(&self, no: u32) -> Option<Line> {
+    pub(super) fn ready(&self, no: u32) -> Option<Connection> {
         self.0.lines.ready(&no)
     }
 
     /// This runtime's connection `no`.
-    pub(super) async fn line(&self, no: u32) -> Result<Line> {
+    pub(super) async fn get(&self, no: u32) -> Result<Connection> {
         let shared = self.0.clone();
-        let open = |place: Place<Line>| async move {
+        let open = |place: Place<Connection>| async move {
             let Opened { client, mut driver, pid, direct } = shared.open().await?;
             let (client, statements, silence) = (Arc::new(client), Arc::default(), Arc::default());
-            let line = Line { client, statements, pid, direct, silence, place };
-            Ok((line, async move { driver.until_closed().await }))
+            let connection = Connection { client, statements, pid, direct, silence, place };
+            Ok((connection, async move { driver.until_closed().await }))
         };
         self.0.lines.get(&no, open).await
     }
 
     /// The connection is broken: the next call opens another.
-    pub(super) fn broken(&self, line: &Line) {
-        line.place.broken();
+    pub(super) fn broken(&self, connection: &Connection) {
+        connection.place.broken();
     }
 
     /// Closes every connection; the next call opens another.

@@ -4,10 +4,11 @@ use crate::error::{Error, ErrorKind};
 use std::error::Error as _;
 use tokio_postgres::error::SqlState;
 
+/// The server's code for a row that another transaction has kept locked for longer than a step waits.
+const LOCKED: &str = "55P03";
+
 /// Raised by our functions when the isolation level is another. Codes below it are those of fences.
 const ISOLATION: &str = "LK010";
-
-const LOCKED: &str = "somebody else keeps the row of this lock locked";
 
 /// What an error of the driver means; the sentence never holds a secret.
 pub(super) fn map_err(error: tokio_postgres::Error) -> Error {
@@ -42,7 +43,7 @@ fn from_server(code: &str, text: &str) -> Error {
             ErrorKind::Foreign,
             format!("the tables of the store are missing or not ours ({text}); `lockkeeper store init` makes them"),
         ),
-        "55P03" => locked(),
+        LOCKED => Error::unavailable("a row is locked by another transaction (lock timeout)"),
         ISOLATION => wrong_isolation(),
         "08P01" if text.contains("authentication failed") || text.contains("no such user") => {
             Error::new(ErrorKind::Denied, format!("the pooler refused the login: {text}"))
@@ -58,9 +59,9 @@ fn from_server(code: &str, text: &str) -> Error {
     }
 }
 
-/// Somebody's transaction stays open, and with it a row of ours.
-pub(super) fn locked() -> Error {
-    Error::unavailable(LOCKED).in_store("postgres")
+/// What is said of a lock whose row another transaction keeps locked.
+pub(super) fn locked(table: &str) -> Error {
+    Error::unavailable(format!("its row in table {table} is locked by another transaction")).in_store("postgres")
 }
 
 /// Statements must see what was committed before they began, not before their transaction did.
@@ -108,9 +109,10 @@ pub(super) fn is_fatal(error: &tokio_postgres::Error) -> bool {
     }
 }
 
-/// Whether somebody keeps a row locked for longer than we wait.
+/// Whether another transaction has kept a row locked for longer than a step waits.
 pub(super) fn is_locked(error: &Error) -> bool {
-    error.message() == LOCKED
+    let source = error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
+    source.and_then(tokio_postgres::Error::code).is_some_and(|code| code.code() == LOCKED)
 }
 
 /// Whether a pooler must stand between: a statement that was prepared is not there, or was there before.

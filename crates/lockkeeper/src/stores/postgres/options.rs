@@ -1,5 +1,6 @@
 //! What a store URL says: where, as whom, how.
 
+use super::keys::KeyRule;
 use super::socket::shown as shown_host;
 use super::tls::{SslMode, Tls};
 use crate::duration;
@@ -8,7 +9,6 @@ use crate::name::escape;
 use crate::stores::shared::address::UrlKind;
 use crate::stores::shared::shedlock::{TABLE, Table};
 use crate::stores::shared::tls_files::TlsFiles;
-use crate::transaction::postgres::KeyRule;
 use std::fmt;
 use std::time::Duration;
 

@@ -28,7 +28,7 @@ pub(crate) mod shedlock;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(super) mod silence;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(super) mod stuck;
+pub(super) mod sql;
 #[cfg(any(
     feature = "consul",
     feature = "etcd",

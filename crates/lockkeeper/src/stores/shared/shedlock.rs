@@ -7,6 +7,7 @@
 //!
 //! Here is what does not depend on the database; [`Dialect`] is what does.
 
+use crate::error::Error;
 use crate::name::LockName;
 use sha2::{Digest as _, Sha256};
 
@@ -58,6 +59,11 @@ pub(crate) fn key(name: &LockName) -> String {
 fn is_usual(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_graphic() || b == b' ';
     text.len() <= MAX_KEY && text.bytes().all(plain) && !text.ends_with(' ') && !text.starts_with(HASHED)
+}
+
+/// What is said of a claim that is not Exclusive.
+pub(crate) fn only_exclusive(store: &'static str) -> Error {
+    Error::unsupported("ShedLock's table knows Exclusive locks only").in_store(store)
 }
 
 /// Who has it, for the people who read the table: the host, in plain letters. The store adds [`MARK`] and the token.

@@ -23,13 +23,12 @@
 //! **A row.** [`FOR_UPDATE`] waits for whoever has it, [`FOR_UPDATE_NOWAIT`] fails at once ([`is_lock_not_available`]),
 //! [`FOR_UPDATE_SKIP_LOCKED`] looks for another: [`NextRow`] is the claim of the next free item of a list.
 
-mod keys;
 #[cfg(feature = "transaction-tokio-postgres-0-7")]
 mod tokio;
 
 #[cfg(feature = "transaction-tokio-postgres-0-7")]
 pub use self::tokio::{claim_next, lock, lock_shared, lock_within, try_lock, try_lock_shared};
-pub use keys::{Key, KeyRule};
+pub use crate::stores::postgres_keys::{Key, KeyRule};
 
 /// Ends a SELECT: its rows are this transaction's until it ends, after waiting for whoever has them.
 pub const FOR_UPDATE: &str = "FOR UPDATE";

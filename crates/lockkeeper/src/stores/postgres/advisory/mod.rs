@@ -14,19 +14,18 @@
 //!
 //! **Guarantee**: `Primary`. A failover forgets session locks, all at once; tokens rise all the same.
 
-mod desk;
-mod holdings;
-mod people;
-mod quick;
+mod claims;
+mod fast_path;
+mod operators;
 mod session;
+mod session_task;
 
+use super::clean::Due;
 use super::error::map_err;
+use super::lease::{PostgresStore, queue};
 use super::options::{Kind, Options};
 use super::socket::Opened;
-use super::statements::Op;
-use super::tidy::Due;
 use super::values::field;
-use super::{ASK_LIMIT, PostgresStore, lanes};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::Register;
@@ -34,10 +33,12 @@ use crate::store::{
     Attempt, Break, Claim, Cursor, Event, Expiry, Grant, Guarantee, Page, Record, Release, Renewal, Runtime, Sink,
     Store, StoreInfo,
 };
+use crate::stores::postgres::keys::KeyRule;
+use crate::stores::shared::sql::Op;
+use crate::stores::shared::timing::ASK_LIMIT;
 use crate::token::Token;
-use crate::transaction::postgres::KeyRule;
 use async_trait::async_trait;
-use desk::{Desk, Order, Outcome};
+use session_task::{Order, Outcome, SessionTask};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -51,7 +52,7 @@ pub struct AdvisoryStore {
     /// For registers and people: what does not need the session.
     base: PostgresStore,
     rule: KeyRule,
-    desk: Mutex<Option<mpsc::UnboundedSender<Order>>>,
+    task: Mutex<Option<mpsc::UnboundedSender<Order>>>,
     tell: mpsc::UnboundedSender<Event>,
     events: tokio::sync::Mutex<mpsc::UnboundedReceiver<Event>>,
     /// When unused rows are next removed.
@@ -75,19 +76,19 @@ impl AdvisoryStore {
         };
         let base = PostgresStore::from_options(options).await?;
         // Only the session is needed all the time.
-        base.lanes.links().hang_up();
+        base.queues.connections().hang_up();
         let (tell, events) = mpsc::unbounded_channel();
-        Ok(Self { base, rule, desk: Mutex::default(), tell, events: events.into(), due: Due::new() })
+        Ok(Self { base, rule, task: Mutex::default(), tell, events: events.into(), due: Due::new() })
     }
 
     /// Removes what nothing has used for a day; whether there may be more. It has a connection of its own for that: no
     /// renewal waits behind it.
     #[doc(hidden)]
     pub async fn clean(&self) -> Result<bool> {
-        let links = self.base.lanes.links();
-        let text = format!("SELECT {}.clean()", links.options().schema);
+        let connections = self.base.queues.connections();
+        let text = format!("SELECT {}.clean()", connections.options().schema);
         let asked = async {
-            let Opened { client, mut driver, .. } = links.open().await?;
+            let Opened { client, mut driver, .. } = connections.open().await?;
             let answer = tokio::select! {
                 biased;
                 rows = client.query_typed(&text, &[]) => rows.map_err(map_err),
@@ -97,7 +98,7 @@ impl AdvisoryStore {
             driver.until_closed().await;
             answer.map_err(|error| error.in_store("postgres"))?.first().map_or(Ok(false), |row| field(row, 0))
         };
-        tokio::time::timeout(ASK_LIMIT, asked).await.map_err(|_| lanes::late())?
+        tokio::time::timeout(ASK_LIMIT, asked).await.map_err(|_| queue::timed_out())?
     }
 
     /// Lets unused rows be removed after this time; for a store that no keeper has yet.
@@ -135,8 +136,8 @@ impl AdvisoryStore {
             return Ok(());
         }
         let runtime = super::connect::current()?;
-        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        let order = match &*desk {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let order = match &*task {
             Some(sender) => match sender.send(order) {
                 Ok(()) => return Ok(()),
                 Err(mpsc::error::SendError(order)) => order,
@@ -144,9 +145,10 @@ impl AdvisoryStore {
             None => order,
         };
         let (sender, orders) = mpsc::unbounded_channel();
-        runtime.spawn(Desk::new(self.base.lanes.links().clone(), self.rule, self.tell.clone()).run(orders));
+        runtime
+            .spawn(SessionTask::new(self.base.queues.connections().clone(), self.rule, self.tell.clone()).run(orders));
         let sent = sender.send(order).map_err(|_| ending());
-        *desk = Some(sender);
+        *task = Some(sender);
         sent
     }
 }
@@ -157,14 +159,14 @@ fn ending() -> Error {
 
 /// What no order of that kind is answered with.
 fn mixed_up<T>() -> Result<T> {
-    Err(super::values::odd("something else"))
+    Err(super::values::unexpected_reply("something else"))
 }
 
 #[async_trait]
 impl Store for AdvisoryStore {
     fn info(&self) -> StoreInfo {
         StoreInfo {
-            servers: self.base.lanes.links().options().servers(),
+            servers: self.base.queues.connections().options().servers(),
             expiry: Expiry::Session,
             shared: true,
             runtime: Runtime::Keeper,

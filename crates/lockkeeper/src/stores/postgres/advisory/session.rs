@@ -1,15 +1,16 @@
 //! One connection to the server whose session holds all locks of a keeper: as opened, and what is asked of it.
 
-use super::quick::Quick;
+use super::fast_path::FastPath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::store::Note;
-use crate::stores::postgres::connect::Links;
+use crate::stores::postgres::connect::Connections;
 use crate::stores::postgres::error::{is_fatal, map_err};
+use crate::stores::postgres::keys::Key;
 use crate::stores::postgres::socket::{Driver, Opened};
-use crate::stores::postgres::values::{self, Answer, Id, field, odd};
+use crate::stores::postgres::values::{self, Id, field, unexpected_reply};
+use crate::stores::shared::sql::{self, Answer};
 use crate::token::HolderId;
-use crate::transaction::postgres::Key;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -72,7 +73,7 @@ pub(super) struct Session {
     patience: Duration,
     take: Statement,
     free: Statement,
-    quick: Quick,
+    fast_path: FastPath,
     schema: String,
     /// Keys that were refused lately: whoever asks again wants to know by whom, in one call.
     busy: Mutex<HashSet<Key>>,
@@ -91,28 +92,28 @@ fn alive(id: HolderId) -> i64 {
 }
 
 impl Session {
-    pub(super) async fn open(links: &Links) -> Result<Self> {
-        let opened = tokio::time::timeout(PATIENCE, Self::open_now(links)).await;
-        opened.map_err(|_| late())?
+    pub(super) async fn open(connections: &Connections) -> Result<Self> {
+        let opened = tokio::time::timeout(PATIENCE, Self::open_now(connections)).await;
+        opened.map_err(|_| timed_out())?
     }
 
-    async fn open_now(links: &Links) -> Result<Self> {
+    async fn open_now(connections: &Connections) -> Result<Self> {
         let id = HolderId::random()?;
-        let schema = &links.options().schema;
-        let Opened { client, driver, pid, direct } = links.open().await?;
+        let schema = &connections.options().schema;
+        let Opened { client, driver, pid, direct } = connections.open().await?;
         let (sender, notes) = mpsc::unbounded_channel();
         let (watch, dropped) = oneshot::channel();
         tokio::spawn(drive(driver, sender, dropped));
-        if links.pooled() || !links.is_session(direct) && is_pooled(links, &client, pid).await? {
+        if connections.pooled() || !connections.is_session(direct) && is_pooled(connections, &client, pid).await? {
             return Err(pooler());
         }
         let set = format!("{SETTINGS}; LISTEN lk_{}", id.to_hex());
         client.batch_execute(&set).await.map_err(map_err)?;
         let hello = "SELECT pg_try_advisory_lock($1), current_setting('server_version_num')::integer, pg_backend_pid()";
         let rows = client.query_typed(hello, &[(&alive(id), Type::INT8)]).await.map_err(map_err)?;
-        let row = rows.first().ok_or_else(|| odd("nothing"))?;
+        let row = rows.first().ok_or_else(|| unexpected_reply("nothing"))?;
         if !field::<bool>(row, 0)? {
-            return Err(odd("no lock for a new session"));
+            return Err(unexpected_reply("no lock for a new session"));
         }
         if field::<i32>(row, 2)? != pid {
             return Err(pooler());
@@ -145,18 +146,18 @@ impl Session {
             patience: IDLE_PATIENCE,
             take,
             free,
-            quick: Quick::default(),
+            fast_path: FastPath::default(),
             schema: schema.clone(),
             busy: Mutex::default(),
         })
     }
 
     /// Ends what is left of an earlier session on the server, if it has not noticed yet.
-    pub(super) async fn end_earlier(&self, links: &Links, earlier: HolderId) {
+    pub(super) async fn end_earlier(&self, connections: &Connections, earlier: HolderId) {
         let text = format!(
             "SELECT pg_terminate_backend(backend) FROM {}.advisory_keys WHERE space = 1 AND key = $1 AND exclusive \
              AND granted",
-            links.options().schema
+            connections.options().schema
         );
         let earlier = alive(earlier);
         let params: [(&(dyn ToSql + Sync), Type); 1] = [(&earlier, Type::INT8)];
@@ -222,9 +223,9 @@ impl Session {
     pub(super) async fn take(&self, wanted: &[Entry<'_>], notes: &[&Note]) -> Result<Vec<Answer>, Fault> {
         if wanted.iter().all(|entry| !entry.shared) && !self.any_busy(wanted) {
             let me = (self.id, alive(self.id));
-            let taken = self.bounded(self.quick.take(&self.client, &self.schema, wanted, notes, me)).await?;
+            let taken = self.bounded(self.fast_path.take(&self.client, &self.schema, wanted, notes, me)).await?;
             let answer = |(entry, token): (&Entry<'_>, Option<i64>)| match token {
-                Some(token) if values::token(Some(token)).is_ok() => Answer::new(entry.holder, 1, Some(token)),
+                Some(token) if sql::token(Some(token)).is_ok() => Answer::new(entry.holder, 1, Some(token)),
                 Some(_) => Answer::new(entry.holder, 5, None),
                 None => Answer::new(entry.holder, 0, None),
             };
@@ -278,7 +279,7 @@ impl Session {
             (&lists.holders, Type::UUID_ARRAY),
         ];
         let Ok(rows) = self.bounded(self.client.query_typed(&text, &params)).await else { return };
-        for who in rows.iter().filter_map(|row| Answer::read(row).ok()) {
+        for who in rows.iter().filter_map(|row| values::answer(row).ok()) {
             if let Some(answer) = answers.iter_mut().find(|answer| answer.holder == who.holder) {
                 *answer = who;
             }
@@ -288,7 +289,7 @@ impl Session {
     /// Gives each back; `forget` as the function has it.
     pub(super) async fn free(&self, held: &[Entry<'_>], forget: bool) -> Result<Vec<bool>, Fault> {
         if !forget && held.iter().all(|entry| !entry.shared) {
-            return self.bounded(self.quick.free(&self.client, held)).await;
+            return self.bounded(self.fast_path.free(&self.client, held)).await;
         }
         let lists = Lists::new(held);
         let params = [&lists.params()[..], &[&forget]].concat();
@@ -319,7 +320,7 @@ impl Session {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) if self.client.is_closed() || is_fatal(&error) => Err(Fault::Over(map_err(error))),
             Ok(Err(error)) => Err(Fault::Refused(map_err(error))),
-            Err(_) => Err(Fault::Over(late())),
+            Err(_) => Err(Fault::Over(timed_out())),
         }
     }
 }
@@ -366,14 +367,14 @@ impl<'a> Lists<'a> {
 }
 
 /// The entries that were answered so.
-fn with_code<'a>(code: i32, entries: &[Entry<'a>], answers: &[Answer]) -> Vec<Entry<'a>> {
+fn with_code<'a>(code: i64, entries: &[Entry<'a>], answers: &[Answer]) -> Vec<Entry<'a>> {
     entries.iter().zip(answers).filter(|(_, answer)| answer.code == code).map(|(entry, _)| *entry).collect()
 }
 
 /// One answer for each entry, in order.
 fn answers(count: usize, rows: &[Row]) -> Result<Vec<Answer>, Fault> {
-    let read = rows.iter().map(Answer::read).collect::<Result<Vec<_>>>().map_err(Fault::Refused)?;
-    if read.len() == count { Ok(read) } else { Err(Fault::Refused(odd("another number of rows"))) }
+    let read = rows.iter().map(values::answer).collect::<Result<Vec<_>>>().map_err(Fault::Refused)?;
+    if read.len() == count { Ok(read) } else { Err(Fault::Refused(unexpected_reply("another number of rows"))) }
 }
 
 async fn drive(mut driver: Driver, notes: mpsc::UnboundedSender<String>, dropped: oneshot::Receiver<()>) {
@@ -395,8 +396,8 @@ async fn drive(mut driver: Driver, notes: mpsc::UnboundedSender<String>, dropped
 
 /// Whether the session has another server process than before, or shares it with another connection. A second connection
 /// begins a transaction each time: a pooler that gives servers to transactions must then show itself.
-async fn is_pooled(links: &Links, client: &Client, pid: i32) -> Result<bool> {
-    let Opened { client: mut other, driver, .. } = links.open().await?;
+async fn is_pooled(connections: &Connections, client: &Client, pid: i32) -> Result<bool> {
+    let Opened { client: mut other, driver, .. } = connections.open().await?;
     let (sender, _notes) = mpsc::unbounded_channel();
     let (_watch, dropped) = oneshot::channel();
     tokio::spawn(drive(driver, sender, dropped));
@@ -422,6 +423,6 @@ fn pooler() -> Error {
     Error::new(ErrorKind::Unsupported, text).in_store("postgres")
 }
 
-fn late() -> Error {
+fn timed_out() -> Error {
     Error::unavailable("the server did not answer in time").in_store("postgres")
 }

@@ -1,4 +1,4 @@
-CREATE FUNCTION {s}.acquire_one(my_name bytea, me uuid, my_mode bigint, my_ttl bigint, queue boolean, life bigint,
+CREATE OR REPLACE FUNCTION {s}.acquire_one(my_name bytea, me uuid, my_mode bigint, my_ttl bigint, queue boolean, life bigint,
     my_stamp bigint, my_keeper uuid, my_host bytea, my_pid bigint, my_label bytea)
 RETURNS {s}.answer LANGUAGE plpgsql AS $f$
 DECLARE
@@ -64,7 +64,7 @@ END $f$;
 -- Takes each lock if it is free; no name twice. Free ones in one statement, which locks the rows in order of their
 -- names; then the others one by one, in statements that see what was committed before their row was locked. `at` may be
 -- older than that, but not than the call: a lease counted from it is long enough.
-CREATE FUNCTION {s}.acquire(names bytea[], holders uuid[], modes bigint[], ttls bigint[], queues boolean[],
+CREATE OR REPLACE FUNCTION {s}.acquire(names bytea[], holders uuid[], modes bigint[], ttls bigint[], queues boolean[],
     lives bigint[], stamps bigint[], my_keeper uuid, hosts bytea[], pids bigint[], labels bytea[])
 RETURNS SETOF {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE

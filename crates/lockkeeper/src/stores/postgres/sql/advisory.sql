@@ -1,25 +1,25 @@
 -- mode=advisory. The locks are the server's own; here is the last token of each name, and who took it last. That is about
 -- now only while that session holds both the lock, `key` of space 1 (bigint) or 2 (two integers), and its own, `alive`.
-CREATE TABLE {s}.advisory (
+CREATE TABLE IF NOT EXISTS {s}.advisory (
     name bytea PRIMARY KEY, token bigint NOT NULL, used bigint NOT NULL, space smallint NOT NULL, key bigint NOT NULL,
     session uuid, alive bigint, drawn bigint, since bigint, host bytea, pid bigint, label bytea
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
-CREATE TABLE {s}.advisory_shared (
+CREATE TABLE IF NOT EXISTS {s}.advisory_shared (
     name bytea NOT NULL, holder uuid NOT NULL, space smallint NOT NULL, key bigint NOT NULL, session uuid NOT NULL,
     alive bigint NOT NULL, drawn bigint NOT NULL, since bigint NOT NULL, host bytea, pid bigint, label bytea,
     PRIMARY KEY (name, holder)
 );
 
 -- Advisory locks of this database as the server shows them.
-CREATE VIEW {s}.advisory_keys AS
+CREATE OR REPLACE VIEW {s}.advisory_keys AS
 SELECT (classid::bigint << 32) | objid::bigint AS key, objsubid AS space, pid AS backend, granted,
     mode = 'ExclusiveLock' AS exclusive
 FROM pg_locks
 WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
 
 -- Who of ours holds what.
-CREATE VIEW {s}.advisory_holders AS
+CREATE OR REPLACE VIEW {s}.advisory_holders AS
 WITH keys AS MATERIALIZED (SELECT * FROM {s}.advisory_keys WHERE granted),
 noted AS (
     SELECT name, space, key, session, alive, drawn, since, host, pid, label, true AS exclusive FROM {s}.advisory
@@ -31,7 +31,7 @@ FROM noted n
     JOIN keys k ON k.space = n.space AND k.key = n.key AND k.exclusive = n.exclusive
     JOIN keys a ON a.backend = k.backend AND a.space = 1 AND a.key = n.alive AND a.exclusive;
 
-CREATE FUNCTION {s}.advisory_try(space smallint, key bigint, shared boolean) RETURNS boolean LANGUAGE plpgsql AS $f$
+CREATE OR REPLACE FUNCTION {s}.advisory_try(space smallint, key bigint, shared boolean) RETURNS boolean LANGUAGE plpgsql AS $f$
 BEGIN
     IF space = 1 THEN
         IF shared THEN RETURN pg_try_advisory_lock_shared(key); END IF;
@@ -41,7 +41,7 @@ BEGIN
     RETURN pg_try_advisory_lock((key >> 32)::integer, (key << 32 >> 32)::integer);
 END $f$;
 
-CREATE FUNCTION {s}.advisory_unlock(space smallint, key bigint, shared boolean) RETURNS boolean LANGUAGE plpgsql AS $f$
+CREATE OR REPLACE FUNCTION {s}.advisory_unlock(space smallint, key bigint, shared boolean) RETURNS boolean LANGUAGE plpgsql AS $f$
 BEGIN
     IF space = 1 THEN
         IF shared THEN RETURN pg_advisory_unlock_shared(key); END IF;
@@ -52,7 +52,7 @@ BEGIN
 END $f$;
 
 -- Who is in the way, if it is one of us: the one who came last.
-CREATE FUNCTION {s}.advisory_who(names bytea[], spaces smallint[], keys bigint[], holders uuid[])
+CREATE OR REPLACE FUNCTION {s}.advisory_who(names bytea[], spaces smallint[], keys bigint[], holders uuid[])
 RETURNS SETOF {s}.answer LANGUAGE plpgsql AS $f$
 DECLARE
     a {s}.answer;
@@ -69,7 +69,7 @@ END $f$;
 
 -- Takes each lock if it is free, and draws its token while holding it. No name and no key twice. `haves`: this session
 -- has it already, Shared; the server would count it again. If this fails half-way, the locks it took are still held.
-CREATE FUNCTION {s}.advisory_take(names bytea[], spaces smallint[], keys bigint[], shareds boolean[], haves boolean[],
+CREATE OR REPLACE FUNCTION {s}.advisory_take(names bytea[], spaces smallint[], keys bigint[], shareds boolean[], haves boolean[],
     holders uuid[], hosts bytea[], pids bigint[], labels bytea[], my_session uuid, my_alive bigint)
 RETURNS SETOF {s}.answer LANGUAGE plpgsql AS $f$
 DECLARE
@@ -114,7 +114,7 @@ END $f$;
 
 -- Gives each lock back. code: 1 it was held · 0 it was not. `haves`: another Shared holder of this session keeps it.
 -- `forget` where two names may have one key: what is noted of this one must not be taken for the other.
-CREATE FUNCTION {s}.advisory_free(names bytea[], spaces smallint[], keys bigint[], shareds boolean[], haves boolean[],
+CREATE OR REPLACE FUNCTION {s}.advisory_free(names bytea[], spaces smallint[], keys bigint[], shareds boolean[], haves boolean[],
     holders uuid[], forget boolean)
 RETURNS SETOF {s}.answer LANGUAGE plpgsql AS $f$
 DECLARE
@@ -133,7 +133,7 @@ BEGIN
 END $f$;
 
 -- Asks whoever holds `my_name` with `my_token` to let go, and draws a token above: that, and the holders' sessions.
-CREATE FUNCTION {s}.advisory_break(my_name bytea, my_token bigint) RETURNS TABLE (above bigint, backend integer)
+CREATE OR REPLACE FUNCTION {s}.advisory_break(my_name bytea, my_token bigint) RETURNS TABLE (above bigint, backend integer)
 LANGUAGE plpgsql {patience} AS $f$
 #variable_conflict use_column
 DECLARE
@@ -152,7 +152,7 @@ BEGIN
 END $f$;
 
 -- What keepers of earlier versions call; `clean` removes all that nothing uses.
-CREATE FUNCTION {s}.advisory_clean() RETURNS void LANGUAGE plpgsql AS $f$
+CREATE OR REPLACE FUNCTION {s}.advisory_clean() RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
     PERFORM {s}.clean();
 END $f$;

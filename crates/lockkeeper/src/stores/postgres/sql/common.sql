@@ -3,22 +3,26 @@
 -- code: 1 granted, prolonged, ended · 0 held (token, since, host, pid and label of who is in the way, lease left, place
 -- in line) or nothing to end · 2 cancelled, or picked up · 3 another limit is in use (token) · 4 lost (place 1: broken,
 -- 2: released) · 5 tokens have run out.
-CREATE TYPE {s}.answer AS (holder uuid, code integer, token bigint, lease bigint, place integer, since bigint,
-    host bytea, pid bigint, label bytea);
+DO $type$ BEGIN
+    IF to_regtype('{s}.answer') IS NULL THEN
+        CREATE TYPE {s}.answer AS (holder uuid, code integer, token bigint, lease bigint, place integer, since bigint,
+            host bytea, pid bigint, label bytea);
+    END IF;
+END $type$;
 
 -- Elsewhere a statement sees the start of its transaction, and a waiter that came since would be overlooked.
-CREATE FUNCTION {s}.wrong_isolation() RETURNS void LANGUAGE plpgsql AS $f$
+CREATE OR REPLACE FUNCTION {s}.wrong_isolation() RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
     RAISE EXCEPTION 'locks need the isolation level "read committed"' USING ERRCODE = 'LK010';
 END $f$;
 
-CREATE FUNCTION {s}.freed(INOUT l {s}.lock) LANGUAGE plpgsql AS $f$
+CREATE OR REPLACE FUNCTION {s}.freed(INOUT l {s}.lock) LANGUAGE plpgsql AS $f$
 BEGIN
     l.holder := NULL; l.expires := NULL; l.ttl := NULL; l.since := NULL; l.host := NULL; l.pid := NULL;
     l.label := NULL; l.keeper := NULL; l.stamp := NULL; l.lease := NULL;
 END $f$;
 
-CREATE FUNCTION {s}.save(l {s}.lock) RETURNS void LANGUAGE plpgsql AS $f$
+CREATE OR REPLACE FUNCTION {s}.save(l {s}.lock) RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
     UPDATE {s}.lock SET token = l.token, others = l.others, holder = l.holder, expires = l.expires, ttl = l.ttl,
         since = l.since, host = l.host, pid = l.pid, label = l.label, keeper = l.keeper, stamp = l.stamp, lease = l.lease
@@ -26,7 +30,7 @@ BEGIN
 END $f$;
 
 -- Whether a claim of this mode may come in beside those who hold.
-CREATE FUNCTION {s}.fits(l {s}.lock, wanted bigint) RETURNS boolean LANGUAGE plpgsql AS $f$
+CREATE OR REPLACE FUNCTION {s}.fits(l {s}.lock, wanted bigint) RETURNS boolean LANGUAGE plpgsql AS $f$
 BEGIN
     IF l.holder IS NOT NULL OR l.token >= {last} THEN RETURN false; END IF;
     IF l.others = 0 THEN RETURN true; END IF;
@@ -41,7 +45,7 @@ BEGIN
 END $f$;
 
 -- Forgets what has ended, then lets in whoever is first in line and fits, and tells its keeper.
-CREATE FUNCTION {s}.advance(INOUT l {s}.lock, at bigint) LANGUAGE plpgsql AS $f$
+CREATE OR REPLACE FUNCTION {s}.advance(INOUT l {s}.lock, at bigint) LANGUAGE plpgsql AS $f$
 DECLARE
     w {s}.claim;
     gone integer;
@@ -74,7 +78,7 @@ BEGIN
 END $f$;
 
 -- Who is in the way: the holder whose lease ends last, since a waiter has to outwait that one.
-CREATE FUNCTION {s}.held(l {s}.lock, at bigint, my_place integer) RETURNS {s}.answer LANGUAGE plpgsql AS $f$
+CREATE OR REPLACE FUNCTION {s}.held(l {s}.lock, at bigint, my_place integer) RETURNS {s}.answer LANGUAGE plpgsql AS $f$
 DECLARE
     a {s}.answer;
     c {s}.claim;
@@ -94,14 +98,8 @@ BEGIN
     RETURN a;
 END $f$;
 
--- An error if somebody keeps the row of a name locked: asked first where somebody did a moment ago.
-CREATE FUNCTION {s}.look(my_name bytea) RETURNS void LANGUAGE plpgsql SET lock_timeout = '{moment}' AS $f$
-BEGIN
-    PERFORM FROM {s}.lock x WHERE x.name = my_name FOR UPDATE;
-END $f$;
-
 -- The row of a name, made if need be, and locked.
-CREATE FUNCTION {s}.locked(my_name bytea) RETURNS {s}.lock LANGUAGE plpgsql AS $f$
+CREATE OR REPLACE FUNCTION {s}.locked(my_name bytea) RETURNS {s}.lock LANGUAGE plpgsql AS $f$
 DECLARE
     l {s}.lock;
 BEGIN

@@ -1,5 +1,5 @@
 -- Raises a fence, then reads or writes. code: 1 passed (value) · 0 stale (token seen) · 2 another lock's fence (value).
-CREATE FUNCTION {s}.register(my_key bytea, my_lock bytea, my_token bigint, me uuid, writing boolean, my_value bytea,
+CREATE OR REPLACE FUNCTION {s}.register(my_key bytea, my_lock bytea, my_token bigint, me uuid, writing boolean, my_value bytea,
     my_ttl bigint, OUT code integer, OUT token bigint, OUT value bytea) LANGUAGE plpgsql {patience} AS $f$
 #variable_conflict use_column
 DECLARE

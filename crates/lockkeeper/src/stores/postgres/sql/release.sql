@@ -1,5 +1,5 @@
 -- `tomb` is how long to remember that the claim has ended; NULL: not at all.
-CREATE FUNCTION {s}.release_one(my_name bytea, me uuid, tomb bigint) RETURNS {s}.answer LANGUAGE plpgsql AS $f$
+CREATE OR REPLACE FUNCTION {s}.release_one(my_name bytea, me uuid, tomb bigint) RETURNS {s}.answer LANGUAGE plpgsql AS $f$
 DECLARE
     l {s}.lock;
     was {s}.lock;
@@ -41,7 +41,7 @@ BEGIN
 END $f$;
 
 -- Ends each claim, held or waiting; no name twice. Exclusive ones that nobody waits for in one statement.
-CREATE FUNCTION {s}.release(names bytea[], holders uuid[], tombs bigint[])
+CREATE OR REPLACE FUNCTION {s}.release(names bytea[], holders uuid[], tombs bigint[])
 RETURNS SETOF {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     at bigint := {now};
@@ -90,7 +90,7 @@ BEGIN
 END $f$;
 
 -- Takes the lock away from every holder with that token; the token drawn above it, NULL when nobody had it.
-CREATE FUNCTION {s}.break_lock(my_name bytea, my_token bigint) RETURNS bigint LANGUAGE plpgsql {patience} AS $f$
+CREATE OR REPLACE FUNCTION {s}.break_lock(my_name bytea, my_token bigint) RETURNS bigint LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     l {s}.lock;
     was {s}.lock;

@@ -1,4 +1,4 @@
-CREATE FUNCTION {s}.renew_one(my_name bytea, me uuid, my_ttl bigint, life bigint, my_stamp bigint, my_keeper uuid)
+CREATE OR REPLACE FUNCTION {s}.renew_one(my_name bytea, me uuid, my_ttl bigint, life bigint, my_stamp bigint, my_keeper uuid)
 RETURNS {s}.answer LANGUAGE plpgsql AS $f$
 DECLARE
     l {s}.lock;
@@ -47,7 +47,7 @@ BEGIN
 END $f$;
 
 -- Prolongs each claim, held or waiting; no name twice. Exclusive holders in one statement, the others one by one.
-CREATE FUNCTION {s}.renew(names bytea[], holders uuid[], ttls bigint[], lives bigint[], stamps bigint[], my_keeper uuid)
+CREATE OR REPLACE FUNCTION {s}.renew(names bytea[], holders uuid[], ttls bigint[], lives bigint[], stamps bigint[], my_keeper uuid)
 RETURNS SETOF {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     at bigint := {now};

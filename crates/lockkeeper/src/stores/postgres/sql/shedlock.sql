@@ -1,24 +1,24 @@
 -- layout=shedlock. ShedLock's row `key` of table `tbl` is the lock; here is what it has no room for: the last token, and
 -- which claim wrote `locked_by` last. That is about now only while the row still says so.
-CREATE TABLE {s}.shed (
+CREATE TABLE IF NOT EXISTS {s}.shed (
     tbl text, key text, name bytea NOT NULL, token bigint NOT NULL, used bigint NOT NULL, locked_by text, holder uuid,
     ttl bigint, since bigint, host bytea, pid bigint, label bytea, PRIMARY KEY (tbl, key)
 );
 
 -- Claims that ended before their acquire arrived, or were broken.
-CREATE TABLE {s}.shed_tomb (tbl text, key text, holder uuid, expires bigint NOT NULL, reason text NOT NULL,
+CREATE TABLE IF NOT EXISTS {s}.shed_tomb (tbl text, key text, holder uuid, expires bigint NOT NULL, reason text NOT NULL,
     PRIMARY KEY (tbl, key, holder));
 
-CREATE FUNCTION {s}.utc(micros bigint) RETURNS timestamp LANGUAGE sql IMMUTABLE AS $f$
+CREATE OR REPLACE FUNCTION {s}.utc(micros bigint) RETURNS timestamp LANGUAGE sql IMMUTABLE AS $f$
     SELECT timestamp 'epoch' + micros * interval '1 microsecond'
 $f$;
 
-CREATE FUNCTION {s}.micros(utc timestamp) RETURNS bigint LANGUAGE sql IMMUTABLE AS $f$
+CREATE OR REPLACE FUNCTION {s}.micros(utc timestamp) RETURNS bigint LANGUAGE sql IMMUTABLE AS $f$
     SELECT round(extract(epoch FROM utc) * 1000000)::bigint
 $f$;
 
 -- Locks ShedLock's row, made if need be, and says until when and for whom it is taken; then our own.
-CREATE FUNCTION {s}.shed_row(my_tbl text, my_key text, OUT until bigint, OUT whom text, OUT l {s}.shed)
+CREATE OR REPLACE FUNCTION {s}.shed_row(my_tbl text, my_key text, OUT until bigint, OUT whom text, OUT l {s}.shed)
 LANGUAGE plpgsql AS $f$
 DECLARE
     rows integer;
@@ -37,19 +37,13 @@ BEGIN
     IF whom <> l.locked_by OR until <= {now} THEN l.holder := NULL; END IF;
 END $f$;
 
--- An error if somebody keeps ShedLock's row locked: asked first where somebody did a moment ago.
-CREATE FUNCTION {s}.shed_look(my_tbl text, my_key text) RETURNS void LANGUAGE plpgsql SET lock_timeout = '{moment}' AS $f$
-BEGIN
-    EXECUTE 'SELECT FROM ' || my_tbl || ' WHERE name = $1 FOR UPDATE' USING my_key;
-END $f$;
-
-CREATE FUNCTION {s}.shed_end(my_tbl text, my_key text, at bigint) RETURNS void LANGUAGE plpgsql AS $f$
+CREATE OR REPLACE FUNCTION {s}.shed_end(my_tbl text, my_key text, at bigint) RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
     EXECUTE 'UPDATE ' || my_tbl || ' SET lock_until = {s}.utc($2) WHERE name = $1' USING my_key, at;
     UPDATE {s}.shed SET holder = NULL WHERE tbl = my_tbl AND key = my_key;
 END $f$;
 
-CREATE FUNCTION {s}.shed_acquire(my_tbl text, my_key text, my_name bytea, me uuid, my_ttl bigint, my_by text,
+CREATE OR REPLACE FUNCTION {s}.shed_acquire(my_tbl text, my_key text, my_name bytea, me uuid, my_ttl bigint, my_by text,
     my_host bytea, my_pid bigint, my_label bytea)
 RETURNS {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
@@ -86,7 +80,7 @@ BEGIN
     RETURN a;
 END $f$;
 
-CREATE FUNCTION {s}.shed_renew(my_tbl text, my_key text, me uuid, my_ttl bigint)
+CREATE OR REPLACE FUNCTION {s}.shed_renew(my_tbl text, my_key text, me uuid, my_ttl bigint)
 RETURNS {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     r record;
@@ -106,7 +100,7 @@ BEGIN
     RETURN a;
 END $f$;
 
-CREATE FUNCTION {s}.shed_release(my_tbl text, my_key text, me uuid, tomb bigint)
+CREATE OR REPLACE FUNCTION {s}.shed_release(my_tbl text, my_key text, me uuid, tomb bigint)
 RETURNS {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     r record;
@@ -125,7 +119,7 @@ BEGIN
     RETURN a;
 END $f$;
 
-CREATE FUNCTION {s}.shed_break(my_tbl text, my_key text, my_token bigint)
+CREATE OR REPLACE FUNCTION {s}.shed_break(my_tbl text, my_key text, my_token bigint)
 RETURNS bigint LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     r record;
@@ -143,7 +137,7 @@ END $f$;
 
 -- Removes what nobody has used for a day of our rows for a table, as `clean` does, and tombs that have ended. Whether a row
 -- is in use says ShedLock's own, which a renewal prolongs; its rows are not ours to remove. True when there may be more.
-CREATE FUNCTION {s}.shed_clean(my_tbl text) RETURNS boolean LANGUAGE plpgsql {patience} AS $f$
+CREATE OR REPLACE FUNCTION {s}.shed_clean(my_tbl text) RETURNS boolean LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     at bigint := {now};
     day CONSTANT bigint := 86400000000;

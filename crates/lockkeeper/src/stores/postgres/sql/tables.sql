@@ -1,12 +1,13 @@
 -- Times are microseconds: since 1970 for moments, plain for durations. A mode is 0 for Exclusive, -1 for Shared, and the
 -- limit for Permits. Names and notes are bytes, since they may be any; the views make them readable.
 -- `version` is that of the tables, `revision` that of the functions; `cleaned` is when unused rows were last removed.
-CREATE TABLE {s}.layout (version integer NOT NULL, cleaned bigint NOT NULL, revision integer NOT NULL DEFAULT 0);
-INSERT INTO {s}.layout VALUES ({version}, 0, {revision});
+CREATE TABLE IF NOT EXISTS {s}.layout (version integer NOT NULL, cleaned bigint NOT NULL, revision integer NOT NULL DEFAULT 0);
+INSERT INTO {s}.layout SELECT {version}, 0, {revision} WHERE NOT EXISTS (SELECT FROM {s}.layout);
+UPDATE {s}.layout SET revision = {revision};
 
 -- A name: the last token drawn, how many rows of `claim` it has, and its Exclusive holder if there is one. `keeper`,
 -- `stamp` and `lease` are set while a grant was handed over and has not been picked up.
-CREATE TABLE {s}.lock (
+CREATE TABLE IF NOT EXISTS {s}.lock (
     name bytea PRIMARY KEY, token bigint NOT NULL, others integer NOT NULL DEFAULT 0,
     holder uuid, expires bigint, ttl bigint, since bigint, host bytea, pid bigint, label bytea,
     keeper uuid, stamp bigint, lease bigint
@@ -14,26 +15,26 @@ CREATE TABLE {s}.lock (
 
 -- In order of `seq`: Shared and Permit holders, waiters, and tombs (claims that ended before their acquire arrived, or
 -- were broken). Changed only while the name's row in `lock` is locked.
-CREATE TABLE {s}.claim (
+CREATE TABLE IF NOT EXISTS {s}.claim (
     name bytea NOT NULL, seq bigint NOT NULL, kind text NOT NULL, holder uuid NOT NULL, mode bigint NOT NULL,
     expires bigint NOT NULL, ttl bigint NOT NULL, token bigint, since bigint, host bytea, pid bigint, label bytea,
     keeper uuid, stamp bigint, lease bigint, reason text, PRIMARY KEY (name, seq)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
-CREATE TABLE {s}.register (
+CREATE TABLE IF NOT EXISTS {s}.register (
     key bytea PRIMARY KEY, lock bytea NOT NULL, token bigint NOT NULL, holder uuid NOT NULL, used bigint NOT NULL,
     ends bigint, value bytea
 );
 
 -- Text where the bytes are text.
-CREATE FUNCTION {s}.shown(bytes bytea) RETURNS text LANGUAGE plpgsql STABLE AS $f$
+CREATE OR REPLACE FUNCTION {s}.shown(bytes bytea) RETURNS text LANGUAGE plpgsql STABLE AS $f$
 BEGIN
     RETURN convert_from(bytes, 'UTF8');
 EXCEPTION WHEN OTHERS THEN
     RETURN encode(bytes, 'escape');
 END $f$;
 
-CREATE VIEW {s}.locks AS
+CREATE OR REPLACE VIEW {s}.locks AS
 SELECT {s}.shown(name) AS name, 'holder' AS kind, 'exclusive' AS mode, token, {s}.shown(host) AS host, pid,
     {s}.shown(label) AS label, to_timestamp(since / 1e6) AS since, to_timestamp(expires / 1e6) AS expires
 FROM {s}.lock WHERE expires > {now}
