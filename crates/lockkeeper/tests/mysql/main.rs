@@ -1,12 +1,12 @@
 //! The MySQL stores on a real server: MariaDB, or the MySQL that `LOCKKEEPER_TEST_MYSQL` names.
 #![cfg(feature = "mysql")]
 
+mod documented;
 mod group;
 mod growth;
 mod interop;
 mod locked_rows;
 mod logins;
-mod page;
 mod procedures;
 mod servers;
 mod sessions;

@@ -2,16 +2,16 @@
 #![cfg(feature = "postgres")]
 
 mod advisory;
+mod delayed_renewal;
+mod documented;
 mod durable;
 mod growth;
-mod heirs;
+mod inherited_place;
 mod interop;
-mod late;
 mod locked_rows;
-mod page;
+mod round_trips;
 mod servers;
 mod silent;
 mod steps;
 #[cfg(feature = "transaction-tokio-postgres-0_7")]
 mod transaction;
-mod trips;
