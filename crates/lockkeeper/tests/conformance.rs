@@ -280,7 +280,7 @@ mod mysql_servers {
     use crate::gated;
     use lockkeeper::Store;
     use lockkeeper::conformance::{Case, Detour, Hook, Need, Subject};
-    use lockkeeper::stores::mysql::{GetLockStore, MysqlStore};
+    use lockkeeper::stores::mysql::{GetLockStore, MysqlStore, ShedLockStore};
     use std::sync::{Arc, LazyLock, Mutex};
     use testkit::MysqlServer;
 
@@ -310,6 +310,9 @@ mod mysql_servers {
     async fn connect(url: String) -> Arc<dyn Store> {
         if url.contains("get_lock") {
             return Arc::new(GetLockStore::connect(&url).await.expect("connected"));
+        }
+        if url.contains("shedlock") {
+            return Arc::new(ShedLockStore::connect(&url).await.expect("connected"));
         }
         Arc::new(MysqlStore::connect(&url).await.expect("connected"))
     }

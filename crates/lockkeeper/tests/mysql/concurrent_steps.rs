@@ -46,7 +46,7 @@ fn calls(server: &MysqlServer) -> u64 {
 }
 
 #[tokio::test]
-async fn a_lock_that_nobody_else_wants_needs_no_procedure() {
+async fn an_uncontended_lock_needs_no_procedure() {
     let server = MysqlServer::new();
     let store = MysqlStore::connect(&server.url()).await.expect("connected");
     let before = calls(&server);
@@ -69,7 +69,7 @@ async fn a_lock_that_nobody_else_wants_needs_no_procedure() {
     assert!(store.renew(&many).await.into_iter().all(|a| matches!(a, Ok(Renewal::Renewed(LONG)))));
     assert!(store.release(&many).await.into_iter().all(|a| matches!(a, Ok(Release::Released))));
     assert_eq!(calls(&server), before);
-    // Somebody in the way is for the procedure, which says who it is.
+    // A lock that is held is for the procedure, which says who holds it.
     let (held, refused) = (claim("often"), claim("often"));
     let grant = granted(&store, &held).await;
     match one(store.try_acquire(from_ref(&refused)).await) {
@@ -257,7 +257,7 @@ async fn a_caller_that_leaves_costs_no_connection_and_its_call_is_finished() {
     let lines = || server.sql("SELECT GROUP_CONCAT(ID) FROM information_schema.PROCESSLIST WHERE USER = 'app'");
     eventually(SOON, "only the one connection is left", || !lines().contains(','));
     let before = lines();
-    // Somebody else keeps the row locked, so the call is under way and cannot end.
+    // Another client keeps the row locked, so the call is under way and cannot end.
     let keep = "BEGIN; SELECT token FROM lockkeeper_lock WHERE name = 'left' FOR UPDATE; DO SLEEP(60); COMMIT";
     let other = std::thread::spawn(move || server.sql(keep));
     let sleeping = || server.sql("SELECT ID FROM information_schema.PROCESSLIST WHERE INFO = 'DO SLEEP(60)'");

@@ -102,7 +102,7 @@ async fn options_do_what_the_page_says() {
     held.release().await.expect("released");
 }
 
-/// Nobody renews, and the connection stays: as a process that is stopped.
+/// Nothing renews, and the connection stays: as a process that is stopped.
 #[tokio::test]
 async fn a_session_that_says_nothing_ends_two_seconds_after_its_longest_ttl() {
     let url = format!("{}?mode=get_lock", database("silent"));
@@ -121,7 +121,7 @@ async fn a_session_that_says_nothing_ends_two_seconds_after_its_longest_ttl() {
             answer => assert!(matches!(answer, [Ok(Attempt::Held(_))]), "{answer:?}"),
         }
         assert!(began.elapsed() < SOON, "the server ends the session");
-        // Nobody tells when a session ends: it is asked again.
+        // The server does not tell when a session ends: it is asked again.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(began.elapsed() >= long, "not before the longest lease: {:?}", began.elapsed());

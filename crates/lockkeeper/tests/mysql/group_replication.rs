@@ -34,7 +34,7 @@ async fn members_of_a_group_exclude_each_other_and_lost_transactions_may_be_repe
                         Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}"),
                     }
                 };
-                assert_eq!(INSIDE.fetch_add(1, Ordering::SeqCst), 0, "nobody else");
+                assert_eq!(INSIDE.fetch_add(1, Ordering::SeqCst), 0, "no other holder");
                 let token = guard.token().get();
                 assert!(LAST.swap(token, Ordering::SeqCst) < token, "tokens rise");
                 INSIDE.fetch_sub(1, Ordering::SeqCst);

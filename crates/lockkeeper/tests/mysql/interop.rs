@@ -141,7 +141,7 @@ async fn take_turns(kind: Kind) {
             assert!(lock.try_acquire().await.expect("answered").is_none(), "theirs");
             let busy = lock.clone().wait(Duration::from_millis(30)).acquire().await.map(|_| ()).expect_err("theirs");
             assert_eq!(busy.kind(), ErrorKind::Busy);
-            let held = busy.held().expect("somebody");
+            let held = busy.held().expect("a holder");
             assert!(held.holder.is_none() && held.token.is_none(), "{held:?}");
             if kind.peer == "shedlock" {
                 let left = held.remaining.expect("their lease is in the row");
@@ -167,7 +167,7 @@ async fn take_turns(kind: Kind) {
     }
 }
 
-/// Leases that nobody ends, on both sides.
+/// Leases that no client ends, on both sides.
 async fn overstay(kind: Kind, server: &MysqlServer, peer: &mut Peer) {
     let hasty = format!("{}?{}", server.url(), kind.options);
     let hasty = Keeper::builder().ttl(Duration::from_secs(2)).connect(hasty).await.expect("connected");

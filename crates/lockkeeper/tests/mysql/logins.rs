@@ -21,7 +21,7 @@ async fn the_default_plugin_works_by_every_way() {
         server.sql(&format!("CREATE USER app IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON test.* TO app"));
         let socket = format!("socket={}", server.dir().join("socket").display());
         for options in ["", "ssl-mode=disabled", &socket] {
-            // The server knows nobody yet, and then it does: two ways of logging in.
+            // The server has no login cached, and then it has: two ways of logging in.
             server.sql("FLUSH PRIVILEGES");
             for _ in 0..2 {
                 connect(&url(&server, "app", PASSWORD, options)).await.unwrap_or_else(|e| panic!("{options}: {e:?}"));
@@ -82,7 +82,7 @@ async fn refused_logins_are_told_why() {
         assert!(!format!("{error:?}").contains(PASSWORD), "{error:?}");
     }
     connect(&url(&server, "plain", PASSWORD, "")).await.expect("over TLS");
-    // Nobody is left who may come by TCP.
+    // No login is left that may come by TCP.
     server.sql("DROP USER plain, locked, expired, certified, root@'127.0.0.1'; FLUSH PRIVILEGES");
     let error = connect(&url(&server, "plain", PASSWORD, "")).await.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");

@@ -11,7 +11,7 @@ use testkit::{MysqlServer, SOON};
 
 const TTL: Duration = Duration::from_secs(6);
 
-/// What docs/stores/mysql.md says that applications need, and whoever makes the tables besides.
+/// What docs/stores/mysql.md says that applications need, and the login that makes the tables besides.
 const WORKER: &str = "SELECT, INSERT, UPDATE, DELETE, EXECUTE";
 const OWNER: &str = "CREATE, CREATE ROUTINE, ALTER ROUTINE, SELECT, INSERT, UPDATE, DELETE, EXECUTE";
 
@@ -71,7 +71,7 @@ async fn older_procedures_are_replaced_by_a_login_that_may() {
 
 /// MySQL has to drop a procedure before it can make another one of its name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_notices_that_procedures_are_replaced() {
+async fn callers_do_not_notice_that_procedures_are_replaced() {
     static OVER: AtomicBool = AtomicBool::new(false);
     static GRANTS: AtomicU32 = AtomicU32::new(0);
     let (owner, worker) = (login(&SHARED, "busy", "replacer", OWNER), login(&SHARED, "busy", "busy", WORKER));
@@ -102,9 +102,9 @@ async fn nobody_notices_that_procedures_are_replaced() {
     tasks.join_all().await;
 }
 
-/// A login that may make nothing finds somebody at it, and what it needs when that one is done.
+/// A login that may make nothing finds another client at it, and what it needs when that one is done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_comes_while_all_is_replaced_waits_for_it() {
+async fn a_client_that_comes_while_all_is_replaced_waits_for_it() {
     let (owner, worker) = (login(&SHARED, "wait", "wait_owner", OWNER), login(&SHARED, "wait", "wait", WORKER));
     MysqlStore::install(&owner).await.expect("made");
     let revision = SHARED.sql("SELECT revision FROM wait.lockkeeper_layout");
@@ -114,7 +114,7 @@ async fn whoever_comes_while_all_is_replaced_waits_for_it() {
     );
     let replacing = std::thread::spawn(move || SHARED.sql(&done));
     let at_it = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO = 'DO SLEEP(1)'";
-    testkit::eventually(SOON, "somebody is at it", || SHARED.sql(at_it) == "1");
+    testkit::eventually(SOON, "another client is at it", || SHARED.sql(at_it) == "1");
     drop(taken(&keeper(&worker, TTL).await, "x").await);
     replacing.join().expect("done");
 }

@@ -413,7 +413,7 @@ async fn a_session_that_is_set_up_otherwise_is_refused() {
     drop(keeper(&url, TTL).await);
     let call = "CALL proxy.lockkeeper_step('n','x',REPEAT('h',16),0,1,1,0,0,NULL,NULL,NULL,NULL)";
     let ours = "SET time_zone = '+00:00'; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
-    assert!(SHARED.sql(&format!("{ours}; {call}")).starts_with('4'), "nobody holds it");
+    assert!(SHARED.sql(&format!("{ours}; {call}")).starts_with('4'), "no claim holds it");
     for theirs in ["SET time_zone = '+01:00'", "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"] {
         let said = std::panic::catch_unwind(|| SHARED.sql(&format!("{ours}; {theirs}; {call}"))).expect_err("refused");
         assert!(said.downcast_ref::<String>().is_some_and(|said| said.contains("LK001")), "{said:?}");
@@ -485,7 +485,7 @@ async fn the_end_of_a_session_is_told_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stepping_clock_delays_nobody_for_long_and_tokens_rise() {
+async fn a_stepping_clock_delays_no_waiter_for_long_and_tokens_rise() {
     const HOUR: i64 = 3600;
     let server = MysqlServer::with_clock();
     let url = server.url();
@@ -526,7 +526,7 @@ async fn a_stepping_clock_delays_nobody_for_long_and_tokens_rise() {
 }
 
 #[tokio::test]
-async fn rows_that_nobody_uses_are_removed_and_tokens_rise_all_the_same() {
+async fn unused_rows_are_removed_and_tokens_still_rise() {
     let url = database(&SHARED, "tidy");
     let store = MysqlStore::connect(&url).await.expect("connected");
     let keeper = keeper(&url, TTL).await;

@@ -171,7 +171,7 @@ async fn a_holder_that_says_nothing_is_ended_by_the_server() {
     assert_eq!(server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "1");
 }
 
-/// Makes a server say that it is PostgreSQL 13, which does not end idle sessions: then nobody asks it to.
+/// Makes a server say that it is PostgreSQL 13, which does not end idle sessions: then the store does not ask it to.
 fn pretend_older(server: &PostgresServer) {
     server.sql(
         "CREATE SCHEMA older; CREATE FUNCTION older.current_setting(text) RETURNS text LANGUAGE sql STABLE AS \
@@ -201,11 +201,11 @@ async fn an_older_server_waits_for_a_holder_that_says_nothing() {
 
 /// No FIN, no RST, nothing: either side must find out by itself, and the holder first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_packets_are_dropped_has_lost_before_anybody_else_is_let_in() {
-    packets_are_dropped("a_holder_whose_packets_are_dropped_has_lost_before_anybody_else_is_let_in", |_| {}).await;
+async fn a_holder_whose_packets_are_dropped_has_lost_before_another_is_let_in() {
+    packets_are_dropped("a_holder_whose_packets_are_dropped_has_lost_before_another_is_let_in", |_| {}).await;
 }
 
-/// The same by TCP alone, as on servers that do not end idle sessions.
+/// Dropped packets are noticed by TCP alone, as on servers that do not end idle sessions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_packets_are_dropped_is_found_out_by_an_older_server_too() {
     packets_are_dropped("a_holder_whose_packets_are_dropped_is_found_out_by_an_older_server_too", pretend_older).await;
@@ -249,7 +249,7 @@ async fn a_statement_that_fails_leaves_no_lock_behind() {
     let keeper = Keeper::builder().ttl(Duration::from_secs(60)).connect(url(&server, "")).await.expect("connected");
     taken(&keeper, "x").await.release().await.expect("released");
     let kept = taken(&keeper, "kept").await;
-    // Somebody has the row of its token: the lock is granted before the statement fails.
+    // Another client has locked the row of its token: the lock is granted before the statement fails.
     let mut other = other(&server).await;
     let transaction = other.transaction().await.expect("begun");
     transaction.batch_execute("SELECT * FROM lockkeeper.advisory WHERE name = 'x' FOR UPDATE").await.expect("locked");
@@ -340,7 +340,7 @@ async fn a_native_key_is_what_the_server_computes() {
     }
 }
 
-/// Somebody has written to the row of a token: the claim fails, others of the same moment do not, and nothing stays held.
+/// Another client has written to the row of a token: the claim fails, others of the same moment do not, and nothing stays held.
 #[tokio::test]
 async fn tokens_that_have_run_out_are_an_error_of_their_lock() {
     let server = PostgresServer::new();

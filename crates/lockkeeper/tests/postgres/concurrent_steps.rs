@@ -1,5 +1,5 @@
 //! The PostgreSQL store's steps where they meet: a waiter that arrives during a release, batches that share names, clocks
-//! that step, rows that nobody uses any more.
+//! that step, rows that are unused.
 
 use crate::keepers::{self, one, taken};
 use lockkeeper::store::{Attempt, Claim, Release, Renewal};
@@ -63,9 +63,9 @@ async fn a_waiter_that_arrives_during_a_release_is_never_overlooked() {
     assert!(queued >= 300, "in every round one of the two has to wait");
 }
 
-/// A plain statement is enough for a lock that nobody else wants; whatever else there is, is for the functions.
+/// A plain statement is enough for a lock that no other claim wants; whatever else there is, is for the functions.
 #[tokio::test]
-async fn a_lock_that_nobody_else_wants_needs_no_function() {
+async fn an_uncontended_lock_needs_no_function() {
     let server = PostgresServer::new();
     let store = PostgresStore::connect(&server.url()).await.expect("connected");
     for (name, types) in [
@@ -199,7 +199,7 @@ async fn many_locks_need_few_connections() {
 }
 
 #[tokio::test]
-async fn rows_that_nobody_uses_are_removed_and_tokens_still_rise() {
+async fn unused_rows_are_removed_and_tokens_still_rise() {
     let server = PostgresServer::new();
     let keeper = Keeper::builder().ttl(LONG).connect(server.url()).await.expect("connected");
     let held = keeper.lock("held").acquire().await.expect("granted");
@@ -229,7 +229,7 @@ async fn rows_that_nobody_uses_are_removed_and_tokens_still_rise() {
 }
 
 #[tokio::test]
-async fn rows_beside_shedlock_that_nobody_uses_are_removed_and_tokens_still_rise() {
+async fn unused_rows_beside_shedlock_are_removed_and_tokens_still_rise() {
     let server = PostgresServer::new();
     let url = format!("{}?layout=shedlock", server.url());
     let store = Arc::new(ShedLockStore::connect(&url).await.expect("connected"));
@@ -244,7 +244,7 @@ async fn rows_beside_shedlock_that_nobody_uses_are_removed_and_tokens_still_rise
     let old = |what: &str| format!("UPDATE lockkeeper.shed SET {what} = {what} - 2 * 86400000000::bigint");
     server.sql(&old("used"));
     server.sql(&format!("{} WHERE key <> 'future'", old("token")));
-    // Somebody is at one of them, in a transaction of their own; another was removed by hand.
+    // Another client has locked one of them, in a transaction of its own; another was removed by hand.
     server.sql("DELETE FROM shedlock WHERE name = 'no-row'");
     server.sql("UPDATE shedlock SET locked_by = 'java' WHERE name = 'foreign'");
     let (mut other, connection) =
@@ -258,7 +258,7 @@ async fn rows_beside_shedlock_that_nobody_uses_are_removed_and_tokens_still_rise
     );
     assert!(!store.clean().await.expect("removed"), "nothing more to do");
     let left = || server.sql("SELECT string_agg(key, ' ' ORDER BY key) FROM lockkeeper.shed");
-    // Of one the clock is not above the last token yet; one is held; one is in somebody's hands.
+    // Of one the clock is not above the last token yet; one is held; one is locked by another client.
     assert_eq!(left(), "foreign future held");
     assert_eq!(server.sql("SELECT string_agg(key, ' ') FROM lockkeeper.shed_tomb"), "y");
     assert_eq!(server.sql("SELECT count(*) FROM shedlock"), "4", "ShedLock's own rows stay");
@@ -286,13 +286,13 @@ fn clock(server: &PostgresServer) -> i64 {
 async fn until_waiting(keeper: &Keeper, name: &str) {
     let end = Instant::now() + LONG;
     while keeper.inspect(name).await.expect("inspected").is_none_or(|record| record.waiting == 0) {
-        assert!(Instant::now() < end, "nobody waits for {name}");
+        assert!(Instant::now() < end, "no claim waits for {name}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_set_back_keeps_the_holder_and_the_line_and_delays_nobody_by_more() {
+async fn a_clock_set_back_keeps_the_holder_and_the_line_and_delays_no_claim_by_more() {
     let server = PostgresServer::with_clock();
     let [a, b, c] = [keeper(&server).await, keeper(&server).await, keeper(&server).await];
     let guard = taken(&a, "x").await;
@@ -324,7 +324,7 @@ async fn a_clock_set_back_keeps_the_holder_and_the_line_and_delays_nobody_by_mor
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_set_forward_ends_leases_and_everybody_is_told() {
+async fn a_clock_set_forward_ends_leases_and_every_holder_is_told() {
     let server = PostgresServer::with_clock();
     let [a, b] = [keeper(&server).await, keeper(&server).await];
     let guard = taken(&a, "x").await;

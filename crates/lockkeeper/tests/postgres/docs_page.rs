@@ -230,7 +230,7 @@ async fn poolers_are_as_good_as_the_page_says() {
             for _ in 0..4 {
                 let guard = late.lock("x").wait(SOON).acquire().await.expect("granted");
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-                // Its work, in which somebody else might come in.
+                // Its work, in which another holder might come in.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
                 assert!(last < Some(guard.token()));
@@ -273,7 +273,7 @@ async fn advisory_locks_are_as_the_page_says() {
         async move { client.batch_execute(&take).await }
     });
     let line = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
-    testkit::eventually(SOON, "somebody waits in the server", || server.sql(line) != "0");
+    testkit::eventually(SOON, "a peer waits in the server", || server.sql(line) != "0");
     assert_eq!(server.sql(line), "1");
     held.release().await.expect("released");
     other.await.expect("asked").expect("granted");

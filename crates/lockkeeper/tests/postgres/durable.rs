@@ -20,7 +20,7 @@ async fn known(keeper: &Keeper, guards: Vec<Guard>) {
         while record.as_ref().is_err_and(Error::is_retryable) {
             record = keeper.inspect(&name).await;
         }
-        let record = record.expect("inspected").unwrap_or_else(|| panic!("nobody holds {name}"));
+        let record = record.expect("inspected").unwrap_or_else(|| panic!("no claim holds {name}"));
         assert_eq!(record.holders[0].token, Some(guard.token()), "{name}");
         guard.release().await.expect("held all the time");
     }

@@ -146,7 +146,7 @@ async fn mixed(names: &Names) {
     let dir = TempDir::new();
     dir.write("count", "0");
     let mut peers: Vec<Peer> = (0..THEIRS).map(|_| Peer::start(names.kind)).collect();
-    // The table is made by whoever of us comes first.
+    // The first of both sides makes the table.
     drop(keeper(names.options).await);
     for peer in &mut peers {
         peer.order(&format!("storm {} {EACH} {}", names.theirs, dir.path().display()));
@@ -223,9 +223,9 @@ async fn sections_under_different_locks_are_seen_to_overlap() {
     panic!("no overlap in {} sections under two locks", 20 * 2 * EACH);
 }
 
-/// A job that overstays: ShedLock's row is free when `lock_until` has passed, for both sides, and whoever is late is told.
+/// A job that overstays: ShedLock's row is free when `lock_until` has passed, for both sides, and the side that is late is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_somebody_took_over_is_lost() {
+async fn a_row_that_a_peer_took_over_is_lost() {
     let (keeper, mut peer) = (keeper("layout=shedlock").await, Peer::start("shedlock"));
     let guard = keeper.lock("late").ttl(Duration::from_secs(1)).acquire().await.expect("granted");
     let row = || {

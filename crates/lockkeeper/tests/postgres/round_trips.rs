@@ -97,7 +97,7 @@ async fn what_is_asked_at_once_shares_commits_and_connections() {
     }
 }
 
-/// Every `NOTIFY` makes commits wait for one another, so there must be none that nobody needs.
+/// Every `NOTIFY` makes commits wait for one another, so there must be none without need.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_a_hand_over_notifies_and_one_that_is_lost_is_made_up_for() {
     let server = PostgresServer::new();
@@ -121,9 +121,9 @@ async fn only_a_hand_over_notifies_and_one_that_is_lost_is_made_up_for() {
     let held = taken(&a, "x").await;
     assert!(b.lock("x").try_acquire().await.expect("answered").is_none());
     b.lock("x").wait(Duration::from_millis(50)).acquire().await.map(drop).expect_err("busy");
-    testkit::eventually(SOON, "nobody is in line", || server.sql("SELECT count(*) FROM lockkeeper.claim") == "0");
+    testkit::eventually(SOON, "the line is empty", || server.sql("SELECT count(*) FROM lockkeeper.claim") == "0");
     held.release().await.expect("released");
-    assert_eq!(notes(), "0", "nobody was handed anything");
+    assert_eq!(notes(), "0", "no grant was handed over");
 
     for (round, deaf) in [(1, false), (2, false), (3, true)] {
         if deaf {
@@ -135,7 +135,7 @@ async fn only_a_hand_over_notifies_and_one_that_is_lost_is_made_up_for() {
             async move { taken(&b, "x").await }
         });
         let line = "SELECT count(*) FROM lockkeeper.claim WHERE kind = 'waiter'";
-        testkit::eventually(SOON, "somebody is in line", || server.sql(line) == "1");
+        testkit::eventually(SOON, "a claim is in line", || server.sql(line) == "1");
         held.release().await.expect("released");
         let began = Instant::now();
         let guard = waiting.await.expect("handed over");

@@ -22,7 +22,7 @@ async fn connect_error(url: &str) -> Error {
 async fn until_waiting(keeper: &Keeper, name: &str) {
     let end = Instant::now() + SOON;
     while keeper.inspect(name).await.expect("inspected").is_none_or(|record| record.waiting == 0) {
-        assert!(Instant::now() < end, "nobody waits for {name}");
+        assert!(Instant::now() < end, "no claim waits for {name}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -195,7 +195,7 @@ async fn a_connection_whose_peer_is_gone_without_a_word_is_replaced() {
     // The renewals go through the other way before the lease ends.
     until_renewed(&server, "x").await;
     assert_eq!(guard.phase(), Phase::Held);
-    // This runtime's connection was idle, so nobody knew: the release is repeated by the keeper.
+    // This runtime's connection was idle, so the keeper did not know: the release is repeated by the keeper.
     if let Err(error) = guard.release().await {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
@@ -258,7 +258,7 @@ async fn a_role_needs_what_the_page_says_and_no_more() {
     drop(keeper(&server.url(), TTL).await);
     let error = connect_error(&url).await;
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("permission"), "{error}");
-    // Functions are everybody's by default; where they are not, the grant is needed.
+    // Every role may call functions by default; where they are not, the grant is needed.
     server.sql("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkeeper FROM PUBLIC");
     server.sql(&grants());
     let app = keeper(&url, TTL).await;
@@ -270,7 +270,7 @@ async fn a_role_needs_what_the_page_says_and_no_more() {
     assert_eq!(guard.lost().await, LossReason::Broken);
     server.sql("SET ROLE app; SELECT lockkeeper.clean(); SELECT * FROM lockkeeper.locks");
 
-    // Not found out only when somebody else is in the way.
+    // Not found out only when another claim is in the way.
     server.sql("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkeeper FROM app");
     let error = connect_error(&url).await;
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("permission"), "{error}");

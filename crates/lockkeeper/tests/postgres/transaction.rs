@@ -69,7 +69,7 @@ async fn a_wait_with_a_limit_leaves_the_transaction_usable() {
 }
 
 #[tokio::test]
-async fn a_row_that_somebody_has_is_refused_at_once() {
+async fn a_row_of_another_transaction_is_refused_at_once() {
     let (mut a, mut b) = (client().await, client().await);
     a.batch_execute("CREATE TABLE accounts (id int PRIMARY KEY); INSERT INTO accounts VALUES (1), (2)")
         .await
@@ -99,7 +99,7 @@ async fn every_row_of_a_list_is_claimed_once() {
                 let rows = claim_next(&transaction, &NEXT, &[&1]).await.expect("asked");
                 let Some(id) = rows.first().map(|row| row.get::<_, i32>(0)) else { break };
                 if fastrand::u8(..) < 40 {
-                    // Gives up: somebody else does it.
+                    // Gives up: another worker does it.
                     transaction.rollback().await.expect("rolled back");
                     continue;
                 }

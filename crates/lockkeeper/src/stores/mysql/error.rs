@@ -33,7 +33,7 @@ pub(super) fn map_err(error: mysql_async::Error) -> Error {
     .in_store("mysql")
 }
 
-/// The same for a connection to `at` that could not be opened; `safe` where no third party could read the password on its way.
+/// What an error means where a connection to `at` could not be opened. `safe`: no third party could read the password.
 pub(super) fn unreachable(error: mysql_async::Error, at: &str, safe: bool) -> Error {
     let mapped = match error {
         mysql_async::Error::Io(IoError::Io(io)) if !is_tls(&io) && io.kind() != std::io::ErrorKind::UnexpectedEof => {
@@ -45,7 +45,8 @@ pub(super) fn unreachable(error: mysql_async::Error, at: &str, safe: bool) -> Er
     mapped.at(at)
 }
 
-/// The same for a login over TCP without TLS: servers refuse some or all of those as if the password were wrong.
+/// What an error means after a login over TCP without TLS: servers refuse some or all of those as if the password were
+/// wrong.
 fn map_plain_login(error: mysql_async::Error) -> Error {
     match error {
         mysql_async::Error::Server(server) if server.code == 1045 => {
@@ -64,7 +65,7 @@ fn from_server(code: u16, text: &str) -> Error {
         1820 | 1862 => Error::new(ErrorKind::Denied, "the password has expired: set a new one on the server"),
         3118 | 4151 => Error::new(ErrorKind::Denied, "the login is locked on the server"),
         3159 => Error::new(ErrorKind::Denied, "the server takes logins over TLS only, and ssl-mode=disabled has none"),
-        1130 => Error::new(ErrorKind::Denied, format!("the server lets nobody in from here: {text}")),
+        1130 => Error::new(ErrorKind::Denied, format!("the server takes no login from this host: {text}")),
         1044 | 1142 | 1143 | 1227 | 1370 | 1410 => Error::new(
             ErrorKind::Denied,
             format!("the login lacks a permission ({text}); the store's page says which are needed"),

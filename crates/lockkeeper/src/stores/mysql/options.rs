@@ -33,7 +33,7 @@ pub(super) enum SslMode {
     Required,
     /// TLS with a certificate of a known authority.
     VerifyCa,
-    /// The same, and it is for this host.
+    /// TLS with a certificate of a known authority, for this host.
     VerifyIdentity,
 }
 

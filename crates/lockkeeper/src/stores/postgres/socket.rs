@@ -40,7 +40,7 @@ pub(super) struct Opened {
     pub(super) driver: Driver,
     /// The server's process.
     pub(super) pid: i32,
-    /// The server sees our own port: nobody stands between. Otherwise somebody may.
+    /// The server sees our own port, so no pooler stands between. Otherwise one may.
     pub(super) direct: bool,
 }
 

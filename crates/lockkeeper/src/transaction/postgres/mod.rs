@@ -20,7 +20,7 @@
 //! # }
 //! ```
 //!
-//! **A row.** [`FOR_UPDATE`] waits for whoever has it, [`FOR_UPDATE_NOWAIT`] fails at once ([`is_lock_not_available`]),
+//! **A row.** [`FOR_UPDATE`] waits for the transaction that has it, [`FOR_UPDATE_NOWAIT`] fails at once ([`is_lock_not_available`]),
 //! [`FOR_UPDATE_SKIP_LOCKED`] looks for another: [`NextRow`] is the claim of the next free item of a list.
 
 #[cfg(feature = "transaction-tokio-postgres-0-7")]
@@ -30,16 +30,16 @@ mod tokio;
 pub use self::tokio::{claim_next, lock, lock_shared, lock_within, try_lock, try_lock_shared};
 pub use crate::stores::postgres_keys::{Key, KeyRule};
 
-/// Ends a SELECT: its rows are this transaction's until it ends, after waiting for whoever has them.
+/// Ends a SELECT: its rows are this transaction's until it ends, after waiting for the transactions that have them.
 pub const FOR_UPDATE: &str = "FOR UPDATE";
 
-/// The same, but fails at once with 55P03 when somebody has one of them; see [`is_lock_not_available`].
+/// Ends a SELECT that fails at once with 55P03 when another transaction has one of its rows; see [`is_lock_not_available`].
 pub const FOR_UPDATE_NOWAIT: &str = "FOR UPDATE NOWAIT";
 
-/// The same, but leaves out rows that somebody has: for lists whose items are all as good, never for looking something up.
+/// Ends a SELECT that leaves out rows which another transaction has: for lists whose items are all as good, never for looking something up.
 pub const FOR_UPDATE_SKIP_LOCKED: &str = "FOR UPDATE SKIP LOCKED";
 
-/// Whether a SQLSTATE says that somebody else has the lock: `NOWAIT`, or `lock_timeout` has passed. The transaction is
+/// Whether a SQLSTATE says that another transaction has the lock: `NOWAIT`, or `lock_timeout` has passed. The transaction is
 /// aborted then; roll back, or to a savepoint set before.
 pub fn is_lock_not_available(sqlstate: &str) -> bool {
     sqlstate == "55P03"
@@ -61,13 +61,13 @@ impl Key {
         format!("SELECT pg_advisory_xact_lock_shared({self})")
     }
 
-    /// Shares it if nobody has it alone; answers `true` or `false`.
+    /// Shares it if no other has it alone; answers `true` or `false`.
     pub fn try_lock_shared_sql(self) -> String {
         format!("SELECT pg_try_advisory_xact_lock_shared({self})")
     }
 }
 
-/// The next row of a list that nobody else is at: a queue of jobs without a broker.
+/// The next row of a list that no other transaction has: a queue of jobs without a broker.
 ///
 /// The row is this transaction's until it commits, so mark it done, or delete it, before. If the process dies, the
 /// transaction is rolled back and the row is free again. The parts are written into the statement as they are, so they

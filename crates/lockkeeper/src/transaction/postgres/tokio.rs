@@ -1,4 +1,4 @@
-//! The same with the types of tokio-postgres 0.7.
+//! Locks and rows with the types of tokio-postgres 0.7.
 
 use super::{Key, NextRow, is_lock_not_available};
 use std::time::Duration;

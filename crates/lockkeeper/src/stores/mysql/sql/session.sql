@@ -1,6 +1,6 @@
 -- Takes the session lock `p_key` for `p_name` if it is free, and draws the token while holding it. One row: code, token,
 -- since, host, pid, label. code: 1 granted · 0 held, by whom if it is one of us. The session's own lock, `lk-s-` and its
--- id, tells whether a row is about whoever holds the lock now.
+-- id, tells whether a row is about the present holder.
 CREATE PROCEDURE `{p}get_lock`(
     p_key VARCHAR(64) CHARACTER SET utf8mb4, p_name VARBINARY(512), p_holder BINARY(16), p_session BINARY(16),
     p_host VARBINARY(1024), p_pid BIGINT, p_label VARBINARY(1024))

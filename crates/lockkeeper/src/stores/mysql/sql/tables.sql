@@ -1,5 +1,5 @@
 -- One row per name. `token` is the last one drawn; `holder` … `lease` describe the holder when one holds Exclusively
--- (NULL: nobody does); `others` counts the rows of this name in `claim`, `seq` numbers them. Times are microseconds of
+-- (NULL: no claim does); `others` counts the rows of this name in `claim`, `seq` numbers them. Times are microseconds of
 -- the server's clock. `lease` is set while a grant was handed over and its holder has not been heard of since.
 CREATE TABLE IF NOT EXISTS `{p}lock` (
     name VARBINARY(512) NOT NULL,
@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS `{p}lock` (
     KEY handed (keeper)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4
 @@
--- Everybody else, in order of `seq`. `kind`: 0 holds (Shared or Permit), 1 waits, 2 has ended before its acquire arrived
+-- All other claims, in order of `seq`. `kind`: 0 holds (Shared or Permit), 1 waits, 2 has ended before its acquire arrived
 -- or was broken. `mode`: 0 Exclusive, -1 Shared, else the limit of the permits. `reason` of a tomb: b broken, r released.
 CREATE TABLE IF NOT EXISTS `{p}claim` (
     name VARBINARY(512) NOT NULL,

@@ -1,6 +1,6 @@
 //! What the session holds, claim by claim, and what it has lost.
 
-use super::session::Entry;
+use super::entries::Entry;
 use super::session_task::Outcome;
 use crate::error::Result;
 use crate::name::LockName;

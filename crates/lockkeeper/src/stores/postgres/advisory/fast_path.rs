@@ -1,7 +1,7 @@
 //! The calls of every day, Exclusive and uncontended, as plain statements: a function for one lock costs as much again as
 //! what it does. What they refuse is asked about with the function that also says who is in the way.
 
-use super::session::Entry;
+use super::entries::Entry;
 use crate::store::Note;
 use crate::stores::postgres::keys::Key;
 use crate::stores::postgres::schema::NOW;

@@ -6,7 +6,7 @@
 //! looked at.
 //!
 //! **Time.** The server ends locks with their session: at once when the process ends, and a few seconds after the longest
-//! TTL when nothing is heard of it: because packets are lost or, PostgreSQL 14 or newer, because nobody renews. Never
+//! TTL when nothing is heard of it: because packets are lost or, PostgreSQL 14 or newer, because nothing renews. Never
 //! before, since holders count on their TTL. A renewal is one round trip for all. When the connection is lost, everything it held is lost at once.
 //!
 //! **Layout.** The number comes from the name by a [`KeyRule`]; the tables `advisory` and
@@ -15,6 +15,8 @@
 //! **Guarantee**: `Primary`. A failover forgets session locks, all at once; tokens rise all the same.
 
 mod claims;
+mod connect;
+mod entries;
 mod fast_path;
 mod operators;
 mod session;
@@ -131,7 +133,7 @@ impl AdvisoryStore {
     /// Passes an order to the task with the session; starts one if there is none, or it went with its runtime.
     fn send(&self, order: Order) -> Result<()> {
         if order.claims.is_empty() {
-            // Nobody to ask: the answer is as empty.
+            // There is nothing to ask.
             let _ = order.reply.send(Vec::new());
             return Ok(());
         }

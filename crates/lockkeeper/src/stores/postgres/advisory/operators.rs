@@ -16,7 +16,7 @@ use tokio_postgres::types::{ToSql, Type};
 const LET_GO: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Everybody with the key of a name: ours with what they noted, others by what the server knows of them.
+/// All sessions with the key of a name: keepers by what they noted, other programs by what the server knows of them.
 const RECORD: &str = "
 SELECT k.exclusive, h.host, h.pid, h.label, h.drawn, h.since, k.granted, k.backend, coalesce(a.application_name, ''),
     coalesce(a.usename::text, '')

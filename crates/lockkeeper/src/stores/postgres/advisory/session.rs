@@ -1,13 +1,15 @@
 //! One connection to the server whose session holds all locks of a keeper: as opened, and what is asked of it.
 
+use super::connect::{drive, is_pooled, pooler};
+use super::entries::{Entry, Lists, answers, with_code};
 use super::fast_path::FastPath;
-use crate::error::{Error, ErrorKind, Result};
-use crate::name::LockName;
+use crate::error::{Error, Result};
 use crate::store::Note;
 use crate::stores::postgres::connect::Connections;
 use crate::stores::postgres::error::{is_fatal, map_err};
 use crate::stores::postgres::keys::Key;
-use crate::stores::postgres::socket::{Driver, Opened};
+use crate::stores::postgres::lease::queue::timed_out;
+use crate::stores::postgres::socket::Opened;
 use crate::stores::postgres::values::{self, Id, field, unexpected_reply};
 use crate::stores::shared::sql::{self, Answer};
 use crate::token::HolderId;
@@ -16,21 +18,18 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Row, Statement};
+use tokio_postgres::{Client, Statement};
 
 /// After this long without an answer the session is given up: its locks are lost, and the server finds that out too.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The same while it has no lock: nothing is lost with it. More than a statement may wait for a row (`lock_timeout`).
+/// How long a session without a lock may leave a question unanswered: nothing is lost with it. More than a statement may wait for a row (`lock_timeout`).
 const IDLE_PATIENCE: Duration = Duration::from_secs(3);
-
-/// How long a session that is no longer needed may take to say good-bye.
-const FAREWELL: Duration = Duration::from_millis(200);
 
 /// How much longer than the longest TTL the server keeps a session that says nothing.
 const SPARE: Duration = Duration::from_secs(2);
 
-/// A row lock that somebody holds for long must not keep renewals waiting; what is noted here need not be on disk. How the
+/// A row that another transaction keeps locked must not keep renewals waiting; what is noted here need not be on disk. How the
 /// server finds a peer that is gone without a word: see [`Session::last`].
 const SETTINGS: &str = "SET synchronous_commit = off; SET lock_timeout = '2s'; SET tcp_keepalives_interval = 2; \
     SET tcp_keepalives_count = 3";
@@ -43,9 +42,6 @@ const MOST_IDLE: u64 = 32_767;
 
 /// How many refused keys are remembered.
 const MOST_BUSY: usize = 1000;
-
-/// How often it is looked, each time with another connection in a transaction, whether the session stays with its server.
-const LOOKS: u32 = 3;
 
 /// How a question ended without an answer.
 #[derive(Debug)]
@@ -75,7 +71,7 @@ pub(super) struct Session {
     free: Statement,
     fast_path: FastPath,
     schema: String,
-    /// Keys that were refused lately: whoever asks again wants to know by whom, in one call.
+    /// Keys that were refused lately: a claim that asks again wants to know who holds, in one call.
     busy: Mutex<HashSet<Key>>,
 }
 
@@ -210,7 +206,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sees that the session is there, and the same.
+    /// Checks that the session is there, with its own server process.
     pub(super) async fn ping(&self) -> Result<(), Fault> {
         let rows = self.bounded(self.client.query_typed("SELECT pg_backend_pid()", &[])).await?;
         match rows.first().map(|row| field::<i32>(row, 0)) {
@@ -323,106 +319,4 @@ impl Session {
             Err(_) => Err(Fault::Over(timed_out())),
         }
     }
-}
-
-/// A lock to take or to give back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Entry<'a> {
-    pub(super) name: &'a LockName,
-    pub(super) key: Key,
-    pub(super) shared: bool,
-    /// Whether another Shared holder of the session has it.
-    pub(super) have: bool,
-    pub(super) holder: HolderId,
-}
-
-/// Entries as the functions want them.
-#[derive(Default)]
-struct Lists<'a> {
-    names: Vec<&'a [u8]>,
-    spaces: Vec<i16>,
-    keys: Vec<i64>,
-    shared: Vec<bool>,
-    have: Vec<bool>,
-    holders: Vec<Id>,
-}
-
-impl<'a> Lists<'a> {
-    fn new(entries: &[Entry<'a>]) -> Self {
-        let mut lists = Self::default();
-        for entry in entries {
-            lists.names.push(entry.name.as_bytes());
-            lists.spaces.push(entry.key.space());
-            lists.keys.push(entry.key.number());
-            lists.shared.push(entry.shared);
-            lists.have.push(entry.have);
-            lists.holders.push(Id(entry.holder));
-        }
-        lists
-    }
-
-    fn params(&self) -> [&(dyn ToSql + Sync); 6] {
-        [&self.names, &self.spaces, &self.keys, &self.shared, &self.have, &self.holders]
-    }
-}
-
-/// The entries that were answered so.
-fn with_code<'a>(code: i64, entries: &[Entry<'a>], answers: &[Answer]) -> Vec<Entry<'a>> {
-    entries.iter().zip(answers).filter(|(_, answer)| answer.code == code).map(|(entry, _)| *entry).collect()
-}
-
-/// One answer for each entry, in order.
-fn answers(count: usize, rows: &[Row]) -> Result<Vec<Answer>, Fault> {
-    let read = rows.iter().map(values::answer).collect::<Result<Vec<_>>>().map_err(Fault::Refused)?;
-    if read.len() == count { Ok(read) } else { Err(Fault::Refused(unexpected_reply("another number of rows"))) }
-}
-
-async fn drive(mut driver: Driver, notes: mpsc::UnboundedSender<String>, dropped: oneshot::Receiver<()>) {
-    let forward = async {
-        while let Some(Ok(message)) = driver.message().await {
-            if let AsyncMessage::Notification(note) = message
-                && notes.send(note.payload().to_owned()).is_err()
-            {
-                return;
-            }
-        }
-    };
-    tokio::select! {
-        () = forward => {}
-        // Resolves, with an error, when the session is dropped.
-        _ = dropped => drop(tokio::time::timeout(FAREWELL, driver.until_closed()).await),
-    }
-}
-
-/// Whether the session has another server process than before, or shares it with another connection. A second connection
-/// begins a transaction each time: a pooler that gives servers to transactions must then show itself.
-async fn is_pooled(connections: &Connections, client: &Client, pid: i32) -> Result<bool> {
-    let Opened { client: mut other, driver, .. } = connections.open().await?;
-    let (sender, _notes) = mpsc::unbounded_channel();
-    let (_watch, dropped) = oneshot::channel();
-    tokio::spawn(drive(driver, sender, dropped));
-    let ask = "SELECT pg_backend_pid()";
-    for _ in 0..LOOKS {
-        let transaction = other.transaction().await.map_err(map_err)?;
-        let theirs = transaction.query_typed(ask, &[]).await.map_err(map_err)?;
-        let ours = client.query_typed(ask, &[]).await.map_err(map_err)?;
-        let (theirs, ours) =
-            (theirs.first().map(|row| field::<i32>(row, 0)), ours.first().map(|row| field::<i32>(row, 0)));
-        transaction.rollback().await.map_err(map_err)?;
-        if !matches!((theirs, ours), (Some(Ok(theirs)), Some(Ok(ours))) if ours == pid && theirs != pid) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Advisory locks belong to a session of the server.
-fn pooler() -> Error {
-    let text = "a pooler gives each transaction another server, so no session can hold an advisory lock: connect to the \
-                server itself, let the pooler pool sessions, or use mode=lease";
-    Error::new(ErrorKind::Unsupported, text).in_store("postgres")
-}
-
-fn timed_out() -> Error {
-    Error::unavailable("the server did not answer in time").in_store("postgres")
 }

@@ -5,7 +5,8 @@
 //! release of its claim is not begun.
 
 use super::claims::{Claims, is_shared};
-use super::session::{Entry, Fault, Session};
+use super::entries::Entry;
+use super::session::{Fault, Session};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Claim, Event, Held, LossReason, Mode, Note};
@@ -73,7 +74,7 @@ impl SessionTask {
         Self { connections, rule, events, session: None, earlier: None, held: Claims::default(), down: None }
     }
 
-    /// Serves orders until nobody can give any.
+    /// Serves orders until the store is dropped.
     pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         loop {
             let idle = self.held.own.is_empty() && self.session.as_ref().is_some_and(Session::is_limited);
@@ -123,7 +124,7 @@ impl SessionTask {
         for (order, slots) in batch.into_iter().zip(slots) {
             let answers =
                 slots.into_iter().map(|slot| slot.unwrap_or_else(|| Err(unexpected_reply("too little")))).collect();
-            // Whoever gave up no longer listens; what was granted is released by whoever drops the claim.
+            // A caller that gave up no longer listens; the engine releases what was granted to it.
             let _ = order.reply.send(answers);
         }
     }
@@ -305,13 +306,13 @@ impl SessionTask {
             let _ = self.events.send(Event::SessionLost);
         } else {
             for holder in lost {
-                // Nobody listens to a store that is being dropped.
+                // A store that is being dropped has no listener.
                 let _ = self.events.send(Event::Lost(holder, LossReason::SessionEnded));
             }
         }
     }
 
-    /// Somebody wants a lock broken: `token:name in hexadecimal`. Only our own session can let go of it.
+    /// An operator wants a lock broken: `token:name in hexadecimal`. Only our own session can let go of it.
     async fn asked_to_break(&mut self, text: &str) {
         let Some((token, name)) = text.split_once(':').and_then(|(t, n)| Some((t.parse::<u64>().ok()?, unhex(n)?)))
         else {

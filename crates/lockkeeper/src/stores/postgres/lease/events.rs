@@ -1,5 +1,5 @@
 //! What a keeper is told: grants handed over to its waiters, by LISTEN on a connection of its own. Behind a pooler, where
-//! nobody can listen, it asks by itself while it has waiters.
+//! it cannot listen, it asks by itself while it has waiters.
 
 use super::waiters::Waiting;
 use crate::clock::Stamp;
@@ -152,7 +152,7 @@ impl Events {
         self.clean_at = Instant::now() + pause;
     }
 
-    /// Removes what nobody uses, when it is due.
+    /// Removes unused rows, when it is due.
     async fn clean(&mut self, connections: &Connections) -> Result<()> {
         let Some(push) = self.link.as_ref().filter(|_| Instant::now() >= self.clean_at) else { return Ok(()) };
         self.clean_at = Instant::now() + CLEAN_EVERY.mul_f64(0.5 + fastrand::f64());
@@ -160,7 +160,7 @@ impl Events {
         match more {
             Ok(Some(row)) if field::<bool>(&row, 0)? => self.clean_at = Instant::now() + PING_EVERY,
             Ok(_) => {}
-            // Nobody's lock depends on it.
+            // No lock depends on it.
             Err(error) => crate::log::say(move || tracing::debug!(%error, "unused rows were not removed")),
         }
         Ok(())

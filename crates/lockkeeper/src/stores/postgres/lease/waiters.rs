@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     places: Mutex<HashMap<HolderId, (LockName, Instant)>>,
-    /// Rung when somebody joins the line.
+    /// Notified when a claim joins the line.
     joined: Notify,
 }
 
@@ -32,7 +32,7 @@ impl Waiting {
         self.lock().remove(&holder);
     }
 
-    /// The names of those who are in line.
+    /// The names of the claims in line.
     pub(super) fn names(&self) -> Vec<LockName> {
         let now = Instant::now();
         let mut places = self.lock();
@@ -40,12 +40,12 @@ impl Waiting {
         places.values().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Whether anybody is.
+    /// Whether any claim is in line.
     pub(super) fn any(&self) -> bool {
         !self.lock().is_empty()
     }
 
-    /// Resolves when somebody has joined since it last did.
+    /// Resolves when a claim has joined since it last did.
     pub(super) async fn joined(&self) {
         self.joined.notified().await;
     }

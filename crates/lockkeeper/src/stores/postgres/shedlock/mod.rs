@@ -6,8 +6,8 @@
 //! **Time.** `lock_until` is UTC without a zone, from the server's clock, as ShedLock writes it with `usingDbTime()`.
 //!
 //! **Layout.** The row is `name`, up to 64 plain characters; other names are hashed to `lk-hash-…`. `locked_by` is
-//! `HOST lockkeeper:TOKEN`. Its rows are never deleted. The tables `shed` and `shed_tomb` are ours, and what nobody has used
-//! for a day is removed there.
+//! `HOST lockkeeper:TOKEN`. Its rows are never deleted. The tables `shed` and `shed_tomb` are ours, and rows unused
+//! for a day are removed there.
 //!
 //! **Guarantee**: `Durable` or `Primary`, as for [`PostgresStore`]. Exclusive only, and no queue: ShedLock has neither.
 
@@ -90,7 +90,7 @@ impl ShedLockStore {
         connecting::ask(async move { store.check(&table.name).await.map(|()| store) }).await
     }
 
-    /// Removes what nobody has used for a day; whether there may be more.
+    /// Removes what was unused for a day; whether there may be more.
     #[doc(hidden)]
     pub async fn clean(&self) -> Result<bool> {
         let ours = self.base.ask("SELECT {s}.shed_clean($1)", &[(&self.table, Type::TEXT)]).await?;
@@ -109,7 +109,7 @@ impl ShedLockStore {
     async fn check(&self, table: &str) -> Result<()> {
         if !self.is_there().await?
             && let Err(error) = self.base.ask(&Postgres.create(table), &[]).await
-            // PostgreSQL's own IF NOT EXISTS fails when somebody else makes it at the same moment.
+            // PostgreSQL's own IF NOT EXISTS fails when another client makes it at the same moment.
             && !self.is_there().await?
         {
             return Err(error);

@@ -132,7 +132,7 @@ BEGIN
     END LOOP;
 END $f$;
 
--- Asks whoever holds `my_name` with `my_token` to let go, and draws a token above: that, and the holders' sessions.
+-- Asks the holders of `my_name` with `my_token` to let go, and draws a token above: that, and the holders' sessions.
 CREATE OR REPLACE FUNCTION {s}.advisory_break(my_name bytea, my_token bigint) RETURNS TABLE (above bigint, backend integer)
 LANGUAGE plpgsql {patience} AS $f$
 #variable_conflict use_column

@@ -1,4 +1,4 @@
--- Removes what nobody has used for a day: the clock is above its token by then, so the next one is higher without it.
+-- Removes what was unused for a day: the clock is above its token by then, so the next one is higher without it.
 -- One keeper in ten minutes does it; true when there may be more to remove. It waits for no other client: nothing
 -- depends on it, and a server process that waits would be one connection less for all.
 CREATE OR REPLACE FUNCTION {s}.clean() RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '{moment}' AS $f$

@@ -44,7 +44,7 @@ BEGIN
         OR wanted > (SELECT count(*) FROM {s}.claim c WHERE c.name = l.name AND c.kind = 'holder');
 END $f$;
 
--- Forgets what has ended, then lets in whoever is first in line and fits, and tells its keeper.
+-- Forgets what has ended, then lets in the first in line while it fits, and tells its keeper.
 CREATE OR REPLACE FUNCTION {s}.advance(INOUT l {s}.lock, at bigint) LANGUAGE plpgsql AS $f$
 DECLARE
     w {s}.claim;

@@ -40,7 +40,7 @@ BEGIN
     RETURN a;
 END $f$;
 
--- Ends each claim, held or waiting; no name twice. Exclusive ones that nobody waits for in one statement.
+-- Ends each claim, held or waiting; no name twice. Exclusive ones without a line in one statement.
 CREATE OR REPLACE FUNCTION {s}.release(names bytea[], holders uuid[], tombs bigint[])
 RETURNS SETOF {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
@@ -89,7 +89,7 @@ BEGIN
     END LOOP;
 END $f$;
 
--- Takes the lock away from every holder with that token; the token drawn above it, NULL when nobody had it.
+-- Takes the lock away from every holder with that token; the token drawn above it, NULL when no holder had it.
 CREATE OR REPLACE FUNCTION {s}.break_lock(my_name bytea, my_token bigint) RETURNS bigint LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     l {s}.lock;

@@ -33,7 +33,7 @@ BEGIN
             'VALUES ($1, timestamp ''epoch'', timestamp ''epoch'', '''') ON CONFLICT DO NOTHING' USING my_key;
     END LOOP;
     SELECT * INTO l FROM {s}.shed x WHERE x.tbl = my_tbl AND x.key = my_key;
-    -- Somebody else has taken it since, or ended it.
+    -- Another client has taken it since, or ended it.
     IF whom <> l.locked_by OR until <= {now} THEN l.holder := NULL; END IF;
 END $f$;
 
@@ -135,7 +135,7 @@ BEGIN
     RETURN above;
 END $f$;
 
--- Removes what nobody has used for a day of our rows for a table, as `clean` does, and tombs that have ended. Whether a row
+-- Removes our rows for a table that were unused for a day, as `clean` does, and tombs that have ended. Whether a row
 -- is in use says ShedLock's own, which a renewal prolongs; its rows are not ours to remove. True when there may be more.
 CREATE OR REPLACE FUNCTION {s}.shed_clean(my_tbl text) RETURNS boolean LANGUAGE plpgsql {patience} AS $f$
 DECLARE
@@ -153,7 +153,7 @@ BEGIN
     FOR my_key IN EXECUTE 'SELECT x.key FROM {s}.shed x LEFT JOIN ' || my_tbl || ' t ON t.name = x.key '
         'WHERE x.tbl = $1 AND x.token < $2 AND x.used < $2 AND (t.name IS NULL OR t.lock_until <= {s}.utc($3)) '
         'ORDER BY x.key LIMIT $4' USING my_tbl, at - day, at, rows LOOP
-        -- Looked at again, its row locked first, as every step does; one that somebody is at is in use.
+        -- Looked at again, its row locked first, as every step does; one that another client has locked is in use.
         EXECUTE 'SELECT {s}.micros(lock_until) FROM ' || my_tbl || ' WHERE name = $1 FOR UPDATE SKIP LOCKED'
         INTO until USING my_key;
         GET DIAGNOSTICS locked = ROW_COUNT;
