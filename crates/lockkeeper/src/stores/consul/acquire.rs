@@ -230,10 +230,10 @@ pub(super) fn judge(key: &str, entry: Option<Entry>, session: &Session, holder: 
         return Err(no_lock(key));
     }
     if entry.is_held() {
-        let own = entry.session == session.id && entry.words().holder() == Some(holder);
+        let own = entry.session == session.id && entry.parsed().holder() == Some(holder);
         return Ok(if own { Look::Own(entry.modify_index) } else { Look::Other(entry) });
     }
-    Ok(match entry.words() {
+    Ok(match entry.parsed() {
         Value::Broken(broken) if broken == holder => Look::Broken(entry.modify_index),
         _ => Look::Free(entry.modify_index),
     })
@@ -242,7 +242,7 @@ pub(super) fn judge(key: &str, entry: Option<Entry>, session: &Session, holder: 
 /// What a refused claim is told.
 fn held(entry: &Entry) -> Held {
     let mut held = Held { token: Token::new(entry.modify_index).ok(), ..Held::default() };
-    if let Value::Held { note, since, .. } = entry.words() {
+    if let Value::Held { note, since, .. } = entry.parsed() {
         (held.holder, held.since) = (Some(note), Some(wall_time(since)));
     }
     held

@@ -29,7 +29,7 @@ impl Entry {
         !self.session.is_empty()
     }
 
-    pub(super) fn words(&self) -> Value {
+    pub(super) fn parsed(&self) -> Value {
         Value::parse(&self.value)
     }
 }

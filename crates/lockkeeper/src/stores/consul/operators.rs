@@ -54,7 +54,7 @@ impl Core {
         let key = self.http.options.keys.lock(name);
         let (entry, _) = self.http.get(&key, ASK_LIMIT).await?;
         let Some(entry) = entry.filter(|entry| shown(entry) == Some(token)) else { return Ok(Break::NotHeld) };
-        let value = entry.words().holder().map(Value::broken).unwrap_or_default();
+        let value = entry.parsed().holder().map(Value::broken).unwrap_or_default();
         let ops = vec![Op::unchanged(&key, entry.modify_index), Op::unlock(&key, &entry.session, LOCK_FLAGS, &value)];
         match self.http.txn(ops, ASK_LIMIT).await? {
             Txn::Not(_) => Ok(Break::NotHeld),
@@ -74,7 +74,7 @@ fn shown(entry: &Entry) -> Option<Token> {
 
 fn record(name: &LockName, entry: &Entry) -> Option<Record> {
     let token = shown(entry)?;
-    let (note, since) = match entry.words() {
+    let (note, since) = match entry.parsed() {
         Value::Held { note, since, .. } => (Some(note), Some(wall_time(since))),
         Value::Broken(_) | Value::Foreign => (None, None),
     };

@@ -93,7 +93,7 @@ impl Core {
     fn whose(&self, holder: HolderId, state: &ClaimState, entry: Option<Entry>) -> Result<Look> {
         if let Some(entry) = &entry
             && entry.session == state.session.id
-            && entry.words() == Value::Foreign
+            && entry.parsed() == Value::Foreign
             && !self.taken_by_another(holder, state)
         {
             return Ok(Look::Own(entry.modify_index));

@@ -2,8 +2,9 @@
 
 use super::claims::ClaimState;
 use super::core::Core;
+use super::entry::{Entry, note_text};
 use super::error::Fault;
-use super::keys::{self, Entry, Keys, note_text};
+use super::keys::{self, Keys};
 use super::lease::Lease;
 use super::line::{self, Line, few, reads};
 use super::proto::{Compare, Op, Txn};

@@ -1,4 +1,4 @@
-//! Where everything of a lock is kept in etcd, and who of a line holds. Pure.
+//! Where everything of a lock is kept in etcd. Pure.
 //!
 //! - `BASE/LEASE-N` an Exclusive claim, `BASE/s-LEASE-N` a Shared one, `BASE/p7-LEASE-N` a permit of 7; held or waiting, in
 //!   the order of their creation. LEASE is the lease's id in hexadecimal, as other clients write it; N tells claims of one
@@ -9,13 +9,12 @@
 //! - `/lk/lease/LEASE/session` lives as long as a lease; `/lk/lease/LEASE/x-HOLDER` says that a claim was broken.
 //! - `/lk/fence/KEY` and `/lk/value/KEY` are a register; KEY is percent-encoded.
 
-use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
-use crate::store::{Claim, Held, HolderRecord, Mode, Note};
+use crate::store::Mode;
 use crate::stores::etcd::proto::KeyValue;
 use crate::text;
-use crate::token::{HolderId, Token};
+use crate::token::HolderId;
 
 /// How names become keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,57 +158,8 @@ pub(super) fn value(key: &LockName) -> Vec<u8> {
     [format!("{OURS}value/").as_bytes(), encode(key.as_bytes()).as_bytes()].concat()
 }
 
-/// One claim in line, ours or another client's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) key: Vec<u8>,
-    pub(super) mode: Mode,
-    /// `None` for another client's, and where only keys were read.
-    pub(super) holder: Option<HolderId>,
-    note: Option<(Note, u64)>,
-    pub(super) created: i64,
-    pub(super) modified: i64,
-    pub(super) lease: i64,
-}
-
-impl Entry {
-    /// A key of another client counts as Exclusive.
-    pub(super) fn read(keys: &Keys, kv: KeyValue) -> Self {
-        let suffix = kv.key.get(keys.prefix.len()..).unwrap_or_default();
-        let (holder, note) = std::str::from_utf8(&kv.value).ok().and_then(parse_note).unzip();
-        Self {
-            mode: kind(suffix).0,
-            holder,
-            note,
-            created: kv.create_revision,
-            modified: kv.mod_revision,
-            lease: kv.lease,
-            key: kv.key,
-        }
-    }
-
-    pub(super) fn token(&self) -> Result<Token> {
-        token(self.modified)
-    }
-
-    pub(super) fn record(&self) -> HolderRecord {
-        let (note, since) = self.note.clone().unzip();
-        let (token, since) = (self.token().ok(), since.map(clock::wall_time));
-        HolderRecord { note, token, since, ..HolderRecord::new(self.mode) }
-    }
-
-    /// What a refused claim is told.
-    pub(super) fn held(&self, place: Option<u32>) -> Held {
-        let HolderRecord { note, token, since, .. } = self.record();
-        Held { holder: note, token, since, remaining: None, place }
-    }
-}
-
-pub(super) fn token(revision: i64) -> Result<Token> {
-    Token::new(u64::try_from(revision).unwrap_or(0))
-}
-
-fn kind(suffix: &[u8]) -> (Mode, &[u8]) {
+/// The mode that a claim's key tells, and what follows it; other clients' keys count as Exclusive.
+pub(super) fn kind(suffix: &[u8]) -> (Mode, &[u8]) {
     if let Some(rest) = suffix.strip_prefix(b"s-") {
         return (Mode::Shared, rest);
     }
@@ -231,37 +181,6 @@ pub(super) fn base_of(kv: &KeyValue) -> Option<&[u8]> {
     (kv.lease != 0 && (ours.is_empty() || ours[0] == b'-')).then_some(&kv.key[..slash])
 }
 
-/// How many at the head of a line hold: all that fit together, none overtaking.
-pub(super) fn holders(line: &[Entry]) -> usize {
-    let Some(first) = line.first() else { return 0 };
-    let most = match first.mode {
-        Mode::Exclusive => 1,
-        Mode::Shared => usize::MAX,
-        Mode::Permit { limit } => usize::try_from(limit).unwrap_or(usize::MAX),
-    };
-    line.iter().take_while(|entry| entry.mode == first.mode).count().min(most)
-}
-
-/// `lk1:holder:since µs:pid:host:label`, host and label percent-encoded.
-pub(super) fn note_text(claim: &Claim) -> Vec<u8> {
-    let (holder, note) = (claim.holder.to_hex(), &claim.note);
-    let (host, label) = (encode(note.host.as_bytes()), encode(note.label.as_bytes()));
-    format!("lk1:{holder}:{}:{}:{host}:{label}", clock::wall_micros(), note.pid).into_bytes()
-}
-
-/// Between which values the notes of a holder's claims lie.
-pub(super) fn notes_of(holder: HolderId) -> [Vec<u8>; 2] {
-    [":", ";"].map(|end| format!("lk1:{}{end}", holder.to_hex()).into_bytes())
-}
-
-fn parse_note(text: &str) -> Option<(HolderId, (Note, u64))> {
-    let mut fields = text.strip_prefix("lk1:")?.splitn(5, ':');
-    let holder = HolderId::from_hex(fields.next()?)?;
-    let (since, pid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    let mut text = || String::from_utf8(decode(fields.next()?.as_bytes())?).ok();
-    Some((holder, (Note::new(text()?, pid, text()?), since)))
-}
-
 /// ASCII without `:`, `/` and control characters.
 pub(super) fn encode(bytes: &[u8]) -> String {
     text::encode(bytes, b'%', |byte| byte.is_ascii_alphanumeric() || b"-._@+".contains(&byte))
@@ -280,17 +199,6 @@ mod tests {
         LockName::new(bytes).unwrap()
     }
 
-    fn claim(note: Note) -> Claim {
-        let ttl = std::time::Duration::from_secs(1);
-        Claim::new(name("x"), HolderId::from_u128(9), ttl, clock::Stamp::default(), note.into())
-    }
-
-    fn entry(mode: Mode, lease: i64, number: u32) -> Entry {
-        let keys = Keys::of(Names::Encoded, &name("x")).unwrap();
-        let (key, value) = (keys.claim(mode, lease, number), note_text(&claim(Note::default())));
-        Entry::read(&keys, KeyValue { key, value, lease, create_revision: 5, mod_revision: 7 })
-    }
-
     #[test]
     fn plain_names_are_where_other_clients_look_and_slashes_are_escaped() {
         let keys = |bytes: &str| Keys::of(Names::Encoded, &name(bytes)).unwrap();
@@ -304,49 +212,6 @@ mod tests {
         let holder = HolderId::from_u128(1);
         assert_eq!(tomb_of(&tomb(0x7f, holder)), Some(holder));
         assert_eq!(tomb_of(&session(0x7f)), None);
-    }
-
-    #[test]
-    fn a_claims_key_says_how_it_is_held_and_foreign_ones_exclude() {
-        for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit { limit: 12 }] {
-            let entry = entry(mode, 0x5e, 9);
-            assert_eq!((entry.mode, entry.holder), (mode, Some(HolderId::from_u128(9))));
-            let kv = KeyValue { key: entry.key, lease: 0x5e, ..KeyValue::default() };
-            assert_eq!(base_of(&kv), Some(&b"x"[..]));
-        }
-        let keys = Keys::of(Names::Encoded, &name("x")).unwrap();
-        for suffix in ["694d7550", "", "px-1", "p-5e-1", "é"] {
-            let key = [&keys.prefix[..], suffix.as_bytes()].concat();
-            let foreign = Entry::read(&keys, KeyValue { key, ..KeyValue::default() });
-            assert_eq!((foreign.mode, foreign.holder), (Mode::Exclusive, None), "{suffix}");
-        }
-        let config = KeyValue { key: b"app/config".to_vec(), ..KeyValue::default() };
-        assert_eq!(base_of(&config), None);
-    }
-
-    #[test]
-    fn those_at_the_head_hold_who_fit_together() {
-        let [x, s, p] = [Mode::Exclusive, Mode::Shared, Mode::Permit { limit: 2 }];
-        let count = |modes: &[Mode]| holders(&modes.iter().map(|mode| entry(*mode, 1, 1)).collect::<Vec<_>>());
-        assert_eq!((count(&[]), count(&[x, x]), count(&[s, s, x, s]), count(&[p, p, p])), (0, 1, 2, 2));
-        assert_eq!((count(&[p, s]), count(&[s, p]), count(&[p, Mode::Permit { limit: 3 }])), (1, 1, 1));
-    }
-
-    #[test]
-    fn notes_survive_the_trip_as_ascii() {
-        let note = Note::new("höst:1", 7, "a%b:c\n\u{1f512} ");
-        let text = note_text(&claim(note.clone()));
-        assert!(text.is_ascii(), "{text:?}");
-        let (holder, (read, _)) = parse_note(std::str::from_utf8(&text).unwrap()).unwrap();
-        assert_eq!((holder, read), (HolderId::from_u128(9), note));
-        let between = |holder| {
-            let [low, high] = notes_of(HolderId::from_u128(holder));
-            low < text && text < high
-        };
-        assert_eq!([8, 9, 10].map(between), [false, true, false]);
-        for bad in ["", "lk1:1:x:%zz:y", &String::from_utf8_lossy(&text[..40])] {
-            assert_eq!(parse_note(bad), None, "{bad}");
-        }
     }
 
     proptest! {

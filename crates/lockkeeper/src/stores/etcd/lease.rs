@@ -25,7 +25,7 @@ pub(super) struct Granted {
 
 /// What was seen after a keep-alive.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct AfterKeepAlive {
     /// Which of the keys are there.
     pub(super) there: Vec<bool>,
     pub(super) revision: i64,
@@ -73,7 +73,7 @@ impl Core {
         stamp: Stamp,
         keys: &[(Vec<u8>, i64)],
         limit: Duration,
-    ) -> Result<Option<Kept>> {
+    ) -> Result<Option<AfterKeepAlive>> {
         let mut kept = self.keep_alive_once(lease, stamp, keys, limit).await;
         if matches!(kept, Err(Fault::LoggedOut)) && self.rpc.options().login.is_some() {
             kept = self.keep_alive_once(lease, stamp, keys, limit).await;
@@ -87,7 +87,7 @@ impl Core {
         stamp: Stamp,
         keys: &[(Vec<u8>, i64)],
         limit: Duration,
-    ) -> Result<Option<Kept>, Fault> {
+    ) -> Result<Option<AfterKeepAlive>, Fault> {
         let connection = self.rpc.connection(limit).await.map_err(Fault::Refused)?;
         let answer = match self.rpc.keep_alive(&connection, lease.id, limit).await {
             Ok(answer) if answer.ttl > 0 => answer,
@@ -98,7 +98,7 @@ impl Core {
             Err(fault) => return Err(fault),
         };
         let term = answer.header.map(|header| header.raft_term);
-        let mut kept = Kept { there: Vec::with_capacity(keys.len()), revision: 0 };
+        let mut kept = AfterKeepAlive { there: Vec::with_capacity(keys.len()), revision: 0 };
         let mut chunks: Vec<&[(Vec<u8>, i64)]> = keys.chunks(MAX_OPS).collect();
         if chunks.is_empty() {
             chunks.push(&[]);

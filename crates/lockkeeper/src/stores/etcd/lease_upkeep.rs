@@ -34,7 +34,7 @@ const TOMB_LIFE: Duration = Duration::from_secs(120);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// A lease that is looked after.
-pub(super) struct Kept {
+pub(super) struct LeaseUpkeep {
     lease: Arc<Lease>,
     pub(super) arm: Arm,
     failures: u32,
@@ -54,7 +54,7 @@ pub(super) enum Arm {
     Watched(i64),
 }
 
-impl Kept {
+impl LeaseUpkeep {
     pub(super) fn new(lease: Arc<Lease>) -> Self {
         let now = system_now();
         Self { lease, arm: Arm::At(now), failures: 0, busy: false, swept: now, tombs: HashMap::new() }

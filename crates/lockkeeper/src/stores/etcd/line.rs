@@ -1,7 +1,8 @@
 //! A lock's line as one transaction sees it: who is first, where a claim stands, whom it waits for.
 
 use super::core::Before;
-use super::keys::{Entry, Keys, holders};
+use super::entry::{Entry, holders};
+use super::keys::Keys;
 use super::proto::{KeyValue, Op, Range, RangeAnswer};
 use crate::store::{Held, Mode};
 

@@ -20,6 +20,7 @@ mod acquire;
 mod claims;
 mod connect;
 mod core;
+mod entry;
 mod error;
 mod events;
 mod gathered;
@@ -34,6 +35,7 @@ mod registers;
 mod renew;
 mod rpc;
 mod waiting;
+mod watches;
 
 use self::core::Core;
 use crate::error::{Error, Result};

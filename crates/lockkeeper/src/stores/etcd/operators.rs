@@ -2,8 +2,9 @@
 
 use super::acquire::BROKEN;
 use super::core::{Core, MAX_OPS};
+use super::entry::{self, Entry, holders};
 use super::error::Fault;
-use super::keys::{self, Entry, Keys, Names, base_of, holders, name_of};
+use super::keys::{self, Keys, Names, base_of, name_of};
 use super::proto::{Compare, Op, Range, Txn};
 use crate::error::{Error, Result};
 use crate::name::LockName;
@@ -137,7 +138,7 @@ impl Core {
         };
         match broken {
             // The revision of the break itself lies above the holder's and below the next one's.
-            Ok(answer) if answer.succeeded => keys::token(answer.revision()).map(Break::Broken),
+            Ok(answer) if answer.succeeded => entry::token(answer.revision()).map(Break::Broken),
             Ok(_) | Err(Fault::NoLease) => Ok(Break::NotHeld),
             Err(fault) => Err(Error::from(fault).for_lock(name)),
         }

@@ -3,8 +3,9 @@
 use super::acquire::Asked;
 use super::claims::ClaimState;
 use super::core::{Before, Core, News, Watch};
+use super::entry::{self, Entry};
 use super::error::Fault;
-use super::keys::{self, Entry};
+use super::keys;
 use super::proto::{Compare, Op, Range, Txn};
 use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};
@@ -157,7 +158,7 @@ impl Core {
         // Keys are used again, and this may arrive late: without a revision to compare, the key must be the holder's own.
         let compare = match state.created {
             Some(created) => vec![Compare::created(key, created)],
-            None => Compare::value_between(key, keys::notes_of(claim.holder)).into(),
+            None => Compare::value_between(key, entry::notes_of(claim.holder)).into(),
         };
         let txn = Txn { compare, then: vec![Op::delete(&key[..])], otherwise: Vec::new() };
         Ok(self.rpc.txn(txn, call_limit(claim.ttl)).await?.succeeded)

@@ -3,8 +3,9 @@
 use super::acquire::Asked;
 use super::claims::ClaimState;
 use super::core::{Core, News, Watch};
+use super::entry::{note_text, token};
 use super::error::Fault;
-use super::keys::{self, Keys, note_text, token};
+use super::keys::{self, Keys};
 use super::lease::Lease;
 use super::line::{COUNTED, Line, reads};
 use super::proto::{Compare, KeyValue, Op, Range, Txn};
