@@ -16,7 +16,7 @@ use crate::token::{HolderId, Token};
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// How often the keeper asks a silent push connection whether it still lives.
@@ -66,14 +66,19 @@ impl RedisStore {
                     continue;
                 }
             };
-            failures = 0;
             if was_down || self.missed.load(Ordering::Relaxed) {
                 sink.tell(Event::Reconnected);
             }
+            let began = Instant::now();
             let error = push.serve(&self.connections, &mut watches, &sink).await;
             crate::log::say(move || tracing::debug!(%error, "the push connection to Redis is down"));
             sink.tell(Event::Disconnected);
             was_down = true;
+            // A server that cuts every new connection is not asked again and again without a pause.
+            failures = if began.elapsed() > MAX_PAUSE { 0 } else { failures.saturating_add(1) };
+            if failures > 1 {
+                tokio::time::sleep(back_off(FIRST_PAUSE, failures, MAX_PAUSE)).await;
+            }
         }
     }
 }
