@@ -92,7 +92,7 @@ impl Keys {
     }
 }
 
-/// A byte is written in a way that depends on the byte before it only, so the text of a prefix is a prefix of the text.
+/// How a byte is written depends only on the byte before it. So the text of a prefix is a prefix of the text.
 fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     let mut before = b'/';

@@ -1,7 +1,7 @@
 //! Locks across machines, on a Consul cluster.
 //!
-//! **Algorithm.** A held lock is a key that the holder's session has locked, in one transaction that compares that the
-//! key was absent, or free and unchanged since it was looked at; the index of that transaction is the token. A release
+//! **Algorithm.** A held lock is a key that the holder's session has locked. The transaction that locks it compares that the
+//! key was absent, or free and unchanged since it was looked at. The index of that transaction is the token. A release
 //! deletes the key if it is still at that index. There is no line: a claim that waits watches the key and tries again
 //! when it is free, and of all that try one is first.
 //!
@@ -55,8 +55,8 @@ impl ConsulStore {
     /// Connects to the agent of a URL such as `consul://localhost:8500?token_file=/run/secrets/consul`.
     ///
     /// # Errors
-    /// `InvalidConfig` for a URL that cannot work or an unknown datacenter, `Denied` for a refused token, `Unsupported`
-    /// for a namespace that this Consul does not have, `Unavailable` when the agent cannot be reached or knows no leader,
+    /// `InvalidConfig` for a URL that cannot work or an unknown datacenter. `Denied` for a refused token. `Unsupported` for
+    /// a namespace that this Consul does not have. `Unavailable` when the agent cannot be reached or knows no leader.
     /// `Unexpected` when something else than Consul answers.
     pub async fn connect(url: &str) -> Result<Self> {
         let parts = crate::url::parse(url)?;

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::name::LockName;
 use crate::store::Event;
 use crate::stores::shared::inbox::Inbox;
-use crate::stores::shared::session::Sessions;
+use crate::stores::shared::sessions::Sessions;
 use crate::token::HolderId;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -65,7 +65,7 @@ impl Core {
     /// Keeps a lease alive, then looks at some keys: which of them are there, created when they should. `None` when the lease has ended.
     ///
     /// A keep-alive is answered by one member on its own. One that has been replaced as the leader without noticing would
-    /// prolong nothing, so it counts only when a read through the same member, which needs a majority, finds the same term
+    /// prolong nothing. So it counts only when a read through the same member, which needs a majority, finds the same term
     /// afterwards: no other member was the leader at the time of the keep-alive.
     pub(super) async fn keep_alive(
         &self,

@@ -9,7 +9,7 @@ use super::lease::Lease;
 use super::proto::{Compare, Op, Range, Txn};
 use crate::clock::{Stamp, system_now};
 use crate::error::{Error, Result};
-use crate::stores::shared::timing::ASK_LIMIT;
+use crate::stores::shared::timing::{ASK_LIMIT, back_off};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,7 +105,7 @@ impl Events {
             Err(Fault::NoLease) => core.lease_ended(&lease),
             Err(_) => {
                 if let Some(kept) = self.leases.get_mut(&lease.id) {
-                    let pause = Duration::from_millis(100).saturating_mul(1 << kept.failures.min(10)).min(MAX_PAUSE);
+                    let pause = back_off(Duration::from_millis(100), kept.failures, MAX_PAUSE);
                     (kept.arm, kept.failures) = (Arm::At(now.after(pause)), kept.failures.saturating_add(1));
                 }
             }
@@ -201,8 +201,8 @@ impl Core {
 
     /// Deletes what hangs on a lease and belongs to no claim, and old tombstones; the tombstones that are left.
     ///
-    /// A claim takes its state before its acquire is sent and keeps it until its release has come back, so a key without a
-    /// state is a leftover: of a release that was lost, or of an acquire that came after it.
+    /// A claim has its state from before its acquire is sent until its release was answered. So a key without a state is a
+    /// leftover: of a release that was lost, or of an acquire that arrived after it.
     pub(super) async fn sweep(&self, lease: &Arc<Lease>, old: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         let listed = self.rpc.lease_left(lease.id, true, ASK_LIMIT).await.map_err(Error::from)?;
         let (keys, revision) = (listed.keys, listed.header.map_or(0, |header| header.revision));

@@ -1,4 +1,4 @@
-//! A lock's line as one transaction sees it: who is first, where a claim stands, whom it waits for.
+//! A lock's line as one transaction sees it: which claim is first, where a claim stands, which key it waits for.
 
 use super::core::Before;
 use super::entry::{Entry, holders};
@@ -31,12 +31,12 @@ pub(super) fn reads(keys: &Keys, mode: Mode, own: &[u8], tomb: &[u8], until: i64
     reads
 }
 
-/// The least that explains a refusal: the claim itself, its tombstone, and who is first.
+/// The least that explains a refusal: the claim itself, its tombstone, and the first in line.
 pub(super) fn few(keys: &Keys, own: &[u8], tomb: &[u8]) -> Vec<Op> {
     vec![Range::one(own).into(), Range::one(tomb).into(), first(keys)]
 }
 
-/// Who is first.
+/// Reads the first in line.
 pub(super) fn first(keys: &Keys) -> Op {
     let [from, end] = keys.all();
     Range::span(from, end).oldest(1).into()

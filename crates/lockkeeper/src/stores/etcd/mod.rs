@@ -68,8 +68,8 @@ impl EtcdStore {
     /// Connects to the cluster of a URL such as `etcd://user:password@a:2379,b:2379,c:2379`.
     ///
     /// # Errors
-    /// `InvalidConfig` for a URL that cannot work, `Denied` for a refused login, `Unsupported` for a server that is too
-    /// old, `Unavailable` when no member can be reached or the cluster has no quorum.
+    /// `InvalidConfig` for a URL that cannot work. `Denied` for a refused login. `Unsupported` for a server that is too old.
+    /// `Unavailable` when no member can be reached or the cluster has no quorum.
     pub async fn connect(url: &str) -> Result<Self> {
         let parts = crate::url::parse(url)?;
         Self::from_parts(&parts.scheme, &parts.raw_place, &parts.options).await

@@ -1,7 +1,7 @@
 //! Small values behind a fence: the fence and the value are two keys, so that the value can end by itself.
 //!
-//! Fences hang on a lease of two days that is replaced after one, so a fence lives between one and two days after its
-//! last use.
+//! Fences hang on a lease of two days that is replaced after one. A fence lives between one and two days after its last
+//! use.
 
 use super::core::Core;
 use super::error::{Fault, explain};

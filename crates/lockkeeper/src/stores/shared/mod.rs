@@ -23,6 +23,8 @@ pub(super) mod register;
 pub(super) mod server;
 #[cfg(any(feature = "consul", feature = "etcd"))]
 pub(super) mod session;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+pub(super) mod sessions;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod shedlock;
 #[cfg(any(feature = "postgres", feature = "redis"))]

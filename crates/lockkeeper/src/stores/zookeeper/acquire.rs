@@ -54,16 +54,19 @@ impl Core {
     /// Looks before a claim that would not wait: a refusal then writes nothing, and is in no other claim's way.
     async fn is_busy(&self, claim: &Claim, session: &Arc<Session>) -> Result<Option<Held>> {
         let dir = self.dir(&claim.name);
-        let Some(line) = self.line(session, &dir, true).await? else { return Ok(None) };
-        line.check_limit(claim.mode)?;
-        if line.has_room(line.nodes.len(), claim.mode) {
-            return Ok(None);
+        for _ in 0..MAX_RACES {
+            let Some(line) = self.line(session, &dir, true).await? else { return Ok(None) };
+            line.check_limit(claim.mode)?;
+            if line.has_room(line.nodes.len(), claim.mode) {
+                return Ok(None);
+            }
+            let Some(first) = line.holders().first() else { break };
+            // A holder that has gone since may have freed the lock: look again.
+            if let Some(held) = self.who(session, &format!("{dir}/{}", first.child)).await? {
+                return Ok(Some(held));
+            }
         }
-        let holder = line.holders().first().map(|node| format!("{dir}/{}", node.child));
-        Ok(Some(match holder {
-            Some(path) => self.who(session, &path).await?.unwrap_or_default(),
-            None => Held::default(),
-        }))
+        Ok(Some(Held::default()))
     }
 
     /// Makes the child and reads the line, in one round trip.

@@ -92,7 +92,7 @@ impl Line {
         self.has_room(at, self.nodes[at].mode)
     }
 
-    /// Those who hold, oldest first. They are always the first ones: who does not fit is in the way of all behind.
+    /// The claims that hold, oldest first. They are always the first ones: one that does not fit bars all behind it.
     pub(super) fn holders(&self) -> &[Node] {
         let Some(first) = self.nodes.first() else { return &[] };
         let count = match first.mode {

@@ -1,7 +1,7 @@
 //! Locks across machines, on ZooKeeper (3.5 or newer).
 //!
 //! **Algorithm.** A claim is an ephemeral, numbered child of the lock's directory; the children in order are its line, and
-//! those at the head who fit together hold. Taking a free lock is one round trip: the child is made and the line read
+//! those at the head that fit together hold. Taking a free lock is one round trip: the child is made and the line read
 //! behind it, on a session whose requests are answered in order. A claim that waits watches only the child right before
 //! it. The token is the zxid of the child's creation, so tokens rise in the order of the line, also when the directory
 //! was removed meanwhile; after a break the next in line draws a new one, above the break. A child whose reply was lost
@@ -57,8 +57,8 @@ impl ZooKeeperStore {
     /// Connects to the ensemble of a URL such as `zookeeper://user:password@a:2181,b:2181,c:2181/locks`.
     ///
     /// # Errors
-    /// `InvalidConfig` for a URL that cannot work, `Denied` for a refused login or path, `Unsupported` for a server that
-    /// is too old, `Unavailable` when no server can be reached or the ensemble has no quorum.
+    /// `InvalidConfig` for a URL that cannot work. `Denied` for a refused login or path. `Unsupported` for a server that is
+    /// too old. `Unavailable` when no server can be reached or the ensemble has no quorum.
     pub async fn connect(url: &str) -> Result<Self> {
         let parts = crate::url::parse(url)?;
         Self::from_parts(&parts.raw_place, &parts.options).await

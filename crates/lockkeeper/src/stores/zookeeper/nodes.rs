@@ -61,7 +61,7 @@ impl Core {
         if self.options.root.is_empty() { "/" } else { &self.options.root }
     }
 
-    /// Who holds; `None` when it has gone.
+    /// What the child of a holder says; `None` when it has gone.
     pub(super) async fn who(&self, session: &Arc<Session>, path: &str) -> Result<Option<Held>> {
         match session.client.get_data(path).await {
             Ok((data, stat)) => Ok(Some(who(&data, &stat))),

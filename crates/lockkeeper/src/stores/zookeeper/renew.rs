@@ -9,6 +9,7 @@ use super::waiting::Seen;
 use crate::clock::system_now;
 use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};
+use crate::stores::shared::batch::in_order;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +19,15 @@ use zookeeper_client::{Error as Driver, MultiWriteError, SessionState};
 const MOST_CHECKS: usize = 1000;
 const MOST_BYTES: usize = 500_000;
 
-/// From this place on a waiter looks at the line only when something happens right before it, and now and then in case it
-/// was not told: a long line is long to read.
+/// From this place on a waiter reads the line only when something happens right before it, because a long line is long to
+/// read; and every `FAR_LOOK`, in case that event was lost.
 const FAR: u32 = 16;
 const FAR_LOOK: Duration = Duration::from_secs(30);
 
 impl Core {
     /// `renew` of the contract.
     pub(super) async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
-        let mut answers: Vec<Option<Result<Renewal>>> = Vec::with_capacity(claims.len());
+        let mut answers: Vec<(usize, Result<Renewal>)> = Vec::with_capacity(claims.len());
         let mut there: Vec<(usize, ClaimView)> = Vec::new();
         for (i, claim) in claims.iter().enumerate() {
             let at = self.at(claim.holder);
@@ -34,20 +35,21 @@ impl Core {
                 (state.stamp, state.ttl) = (claim.stamp, claim.ttl);
                 state.leaving.is_some()
             });
-            answers.push(match (at, leaving) {
+            let answer = match (at, leaving) {
                 (Some(at), _) if at.session.has_ended() => {
                     self.forget(claim.holder);
-                    Some(Ok(Renewal::Lost(LossReason::SessionEnded)))
+                    Ok(Renewal::Lost(LossReason::SessionEnded))
                 }
                 (Some(at), Some(false)) if at.child.is_some() => {
                     there.push((i, at));
-                    None
+                    continue;
                 }
                 (Some(_), Some(false)) => {
-                    Some(Err(Error::unavailable("its acquire has not been answered").in_store("zookeeper")))
+                    Err(Error::unavailable("its acquire has not been answered").in_store("zookeeper"))
                 }
-                _ => Some(Ok(Renewal::Lost(self.tomb(claim.holder).unwrap_or(LossReason::Gone)))),
-            });
+                _ => Ok(Renewal::Lost(self.tomb(claim.holder).unwrap_or(LossReason::Gone))),
+            };
+            answers.push((i, answer));
         }
         while let Some((_, at)) = there.first() {
             let session = at.session.clone();
@@ -59,14 +61,11 @@ impl Core {
                 bytes < MOST_BYTES
             });
             let mut left = there.split_off(fits.count().max(1));
-            for (i, answer) in self.renew_on(&session, there, claims).await {
-                answers[i] = Some(answer);
-            }
+            answers.extend(self.renew_on(&session, there, claims).await);
             left.extend(rest);
             there = left;
         }
-        let none = || Err(Error::unavailable("the renewal was left out").in_store("zookeeper"));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(none)).collect()
+        in_order(claims, "zookeeper", answers)
     }
 
     /// Renews claims of one session, all in one write.

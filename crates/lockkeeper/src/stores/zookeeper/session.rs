@@ -1,7 +1,7 @@
 //! The keeper's session, and the thread it lives on: no runtime of a caller can starve or end it.
 //!
-//! **How long a session certainly lives.** A server that a client talks to tells the leader of it only every half tick,
-//! and a follower cut off from its leader still answers. So what counts is a write: it went through the leader, on the
+//! **How long a session certainly lives.** A server tells the leader of its clients only every half tick. A follower
+//! that is cut off from its leader still answers. So what counts is a write: it went through the leader, on the
 //! same connection as the follower's reports. What had been answered `follower_lag` before that write was reported by
 //! then, and the leader keeps the session for its whole timeout after that. To have something to report, the session
 //! asks a small question ten times per timeout.

@@ -32,7 +32,7 @@ impl Core {
         }
     }
 
-    /// What the line means for a claim: its turn, or whom to wait for.
+    /// What the line means for a claim: its turn, or what to wait for.
     pub(super) async fn judge(&self, at: &ClaimView, mut line: Line) -> Result<Seen> {
         let Some((child, made)) = at.child.clone() else { return Ok(Seen::Over(LossReason::Gone)) };
         for _ in 0..MAX_RACES {
@@ -157,7 +157,7 @@ impl Core {
     }
 
     /// Draws a token above everything so far, once, and writes it down by writing the child's data anew. The directory is
-    /// written in the same step, so that all who are in line by now draw theirs anew too: theirs must be above this one.
+    /// written in the same step, so that all claims in line by now draw theirs anew too: theirs must be above this one.
     async fn redraw(&self, at: &ClaimView, child: &str) -> Result<Option<Token>> {
         let (client, path) = (&at.session.client, at.path(child));
         for _ in 0..MAX_RACES {
