@@ -82,7 +82,7 @@ async fn a_call_is_one_round_trip() {
 
 #[tokio::test]
 async fn options_do_what_the_page_says() {
-    if !testkit::alone("page::options_do_what_the_page_says") {
+    if !testkit::alone("documented::options_do_what_the_page_says") {
         return;
     }
     let (url, said) = (database("options"), warnings::all());

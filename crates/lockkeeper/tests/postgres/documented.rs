@@ -146,7 +146,7 @@ async fn a_silent_host_has_half_of_the_time_and_is_not_asked_again() {
 
 #[tokio::test]
 async fn a_server_that_answers_before_the_disk_is_not_durable_and_is_left_as_it_is() {
-    if !testkit::alone("page::a_server_that_answers_before_the_disk_is_not_durable_and_is_left_as_it_is") {
+    if !testkit::alone("documented::a_server_that_answers_before_the_disk_is_not_durable_and_is_left_as_it_is") {
         return;
     }
     let said = warnings::all();
@@ -190,7 +190,7 @@ async fn hands_over(holder: &Keeper, waiter: &Keeper, name: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poolers_are_as_good_as_the_page_says() {
-    if !testkit::alone("page::poolers_are_as_good_as_the_page_says") {
+    if !testkit::alone("documented::poolers_are_as_good_as_the_page_says") {
         return;
     }
     let (server, said) = (PostgresServer::new(), warnings::all());

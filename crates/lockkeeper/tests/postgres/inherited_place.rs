@@ -15,7 +15,7 @@ const SILENCE: Duration = Duration::from_secs(12);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_lasts_as_long_as_an_heir_with_a_longer_ttl_believes() {
-    let test = "heirs::a_session_lasts_as_long_as_an_heir_with_a_longer_ttl_believes";
+    let test = "inherited_place::a_session_lasts_as_long_as_an_heir_with_a_longer_ttl_believes";
     let Some(network) = Network::own(test) else { return };
     let server = PostgresServer::new();
     // Unix sockets have no packets that could be dropped.
