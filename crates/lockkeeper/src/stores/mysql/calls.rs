@@ -118,12 +118,14 @@ pub(super) fn timed_out() -> Error {
     Error::unavailable("the server did not answer in time").in_store("mysql")
 }
 
-/// Sends work: what was answered, in order; or an error, and whether the connection can go on.
+/// Sends work: what was answered, in order; or an error, and whether the connection can go on. With `room`, the next call
+/// has another connection: one step by itself may wait for its row then.
 pub(super) async fn send(
     conn: &mut Conn,
     options: &Options,
     works: &[&Work],
     locked_rows: &LockedRows,
+    room: bool,
 ) -> Result<Vec<Reply>, (Error, bool)> {
     if let [Work::Text(text)] = works {
         let mut rows = Vec::new();
@@ -134,7 +136,7 @@ pub(super) async fn send(
         };
     }
     let steps: Vec<&Step> = works.iter().flat_map(|work| work.steps()).collect();
-    if !locked_rows.lately() {
+    if !locked_rows.lately() || (room && steps.len() == 1) {
         match send_steps(conn, &options.prefix, &steps, &[]).await {
             Ok(replies) => return Ok(replies),
             Err(error) => {

@@ -184,7 +184,7 @@ impl Turn {
     async fn fly(&mut self, works: &[&Work], limit: Duration) -> Result<Vec<Reply>> {
         let Some(mut conn) = self.conn.take() else { return Err(timed_out()) };
         // Callers wait for their own limit; a connection is given up only when it has been silent for longer.
-        let sent = send(&mut conn, &self.dial.options, works, &self.queue.locked_rows);
+        let sent = send(&mut conn, &self.dial.options, works, &self.queue.locked_rows, self.has_room());
         let (replies, alive) = match tokio::time::timeout(limit.max(SILENCE), sent).await {
             Ok(Ok(replies)) => (Ok(replies), true),
             Ok(Err((error, alive))) => (Err(error), alive),
@@ -196,6 +196,12 @@ impl Turn {
             hang_up(conn).await;
         }
         replies
+    }
+
+    /// Whether the next call finds another connection.
+    fn has_room(&self) -> bool {
+        let state = lock(&self.queue.state);
+        !state.idle.is_empty() || state.open < self.dial.options.connections
     }
 
     /// Leaves the work to calls that have a connection, if there are any.

@@ -194,7 +194,8 @@ pub(in crate::stores) const LOOK_PAUSE: Duration = Duration::from_millis(10);
 /// Whether another client's transaction was found to keep a row of the store locked a moment ago.
 ///
 /// The first call that meets such a row waits for it, in the server, until the lock timeout. For a few seconds after that
-/// every call looks first, and leaves locked rows out, so that calls for other names are not held up.
+/// every call looks first, and leaves locked rows out, so that calls for other names are not held up. Only a claim by itself
+/// waits for its row, while the next call has another connection: other keepers' steps lock rows for a moment, too.
 #[derive(Debug, Default)]
 pub(in crate::stores) struct LockedRows(Mutex<Option<Instant>>);
 

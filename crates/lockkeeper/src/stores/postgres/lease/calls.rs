@@ -1,7 +1,7 @@
 //! One statement on one connection, for any number of claims: which it is, how long it may take, what it answers.
 
 use super::functions;
-use super::queue::{Shared, timed_out};
+use super::queue::{Shared, Turn, timed_out};
 use crate::error::{Error, Result};
 use crate::store::Claim;
 use crate::stores::postgres::connect::{Connection, Connections};
@@ -15,15 +15,16 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 impl Shared {
-    /// Sends one statement on connection `no` and reads its answers.
+    /// Sends one statement on the connection of a turn and reads its answers.
     pub(in crate::stores::postgres) async fn fly(
         &self,
-        no: u32,
+        turn: &Turn,
         op: Op,
         claims: &[Claim],
         limit: Duration,
     ) -> Vec<Result<Answer>> {
         let all = |error: Error| claims.iter().map(|_| Err(error.clone())).collect();
+        let no = turn.no;
         // A timer costs more than the table, and is needed only where something has to be opened.
         let opened = match self.connections.ready(no) {
             Some(connection) => Ok(Ok(connection)),
@@ -44,7 +45,7 @@ impl Shared {
             Err(_) => return all(Error::unavailable("the server could not be reached in time").in_store("postgres")),
         };
         let asking = asking(&self.connections, &connection, limit);
-        let sent = tokio::time::timeout(limit, self.send(&connection, op, claims)).await;
+        let sent = tokio::time::timeout(limit, self.send(&connection, op, claims, turn.has_room())).await;
         match &sent {
             Ok(_) => asking.answered(),
             Err(_) => drop(asking),
@@ -61,10 +62,10 @@ impl Shared {
     }
 
     /// Sends a statement for all claims. Where a row is locked by another transaction, claims of other names are answered
-    /// all the same.
-    async fn send(&self, connection: &Connection, op: Op, claims: &[Claim]) -> Result<Vec<Result<Answer>>> {
+    /// all the same. With `room`, the next call has another connection: one claim by itself may wait for its row then.
+    async fn send(&self, connection: &Connection, op: Op, claims: &[Claim], room: bool) -> Result<Vec<Result<Answer>>> {
         let is_locked_row = || locked(&format!("{}.lock", self.connections.options().schema));
-        if !self.locked_rows.lately() {
+        if !self.locked_rows.lately() || (room && claims.len() == 1) {
             match self.send_now(connection, op, claims).await {
                 Err(error) if is_locked(&error) => {
                     self.locked_rows.seen();

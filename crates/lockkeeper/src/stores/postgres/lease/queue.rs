@@ -127,6 +127,12 @@ impl ConnectionQueues {
         &self.0.locked_rows
     }
 
+    /// Whether a call that goes out now leaves another connection to the next.
+    pub(in crate::stores::postgres) fn has_room(&self) -> bool {
+        let busy = current().map(|runtime| self.0.queue(runtime.id()).lock().busy.count_ones());
+        busy.is_ok_and(|busy| busy + 1 < self.connections().options().connections)
+    }
+
     /// One answer per claim.
     pub(in crate::stores::postgres) async fn run(&self, op: Op, claims: &[Claim]) -> Vec<Result<Answer>> {
         let all = |error: Error| claims.iter().map(|_| Err(error.clone())).collect();
@@ -141,7 +147,7 @@ impl ConnectionQueues {
         let (answer, waiting) = oneshot::channel();
         let step = || Job::Step(Step { op, claims: claims.to_vec(), limit, answer });
         if let Some(turn) = Shared::enter(&self.0, runtime, step) {
-            return self.0.fly(turn.no, op, claims, limit).await;
+            return self.0.fly(&turn, op, claims, limit).await;
         }
         match tokio::time::timeout(limit, waiting).await {
             Ok(Ok(answers)) => answers,
@@ -166,11 +172,16 @@ impl ConnectionQueues {
 pub(in crate::stores::postgres) struct Turn {
     shared: Arc<Shared>,
     queue: Arc<ConnectionQueue>,
-    no: u32,
+    pub(super) no: u32,
     runtime: Handle,
 }
 
 impl Turn {
+    /// Whether the next call finds another connection.
+    pub(super) fn has_room(&self) -> bool {
+        self.queue.lock().busy.count_ones() < self.shared.connections.options().connections
+    }
+
     fn passed_on(&self) -> Self {
         Self { shared: self.shared.clone(), queue: self.queue.clone(), no: self.no, runtime: self.runtime.clone() }
     }
@@ -198,7 +209,7 @@ impl Drop for Turn {
             let op = steps[0].op;
             let limit = steps.iter().map(|step| step.limit).max().unwrap_or_default();
             let claims: Vec<Claim> = steps.iter().flat_map(|step| step.claims.iter().cloned()).collect();
-            let mut answers = turn.shared.fly(turn.no, op, &claims, limit).await.into_iter();
+            let mut answers = turn.shared.fly(&turn, op, &claims, limit).await.into_iter();
             for step in steps {
                 // A caller that gave up no longer listens.
                 let _ = step.answer.send(answers.by_ref().take(step.claims.len()).collect());

@@ -151,9 +151,9 @@ impl ShedLockStore {
             _ => "x.key, x.holder, x.ttl",
         };
         // Rows that another transaction keeps locked are left out: the claims of other names must not wait for them. One
-        // claim by itself waits for its row, unless a row was found locked a moment ago.
+        // claim by itself waits for its row, unless a row was found locked a moment ago and no other connection is free.
         let (locked_rows, limit) = (self.base.queues.locked_rows(), queue::limit(claims));
-        let cautious = locked_rows.lately();
+        let cautious = locked_rows.lately() && !self.base.queues.has_room();
         let (free, only) = match claims {
             [_] if !cautious => (String::new(), ""),
             _ => (
