@@ -2,6 +2,10 @@
 //!
 //! The engine bounds every call by its lease. These limits end what has no lease: connections, questions of operators,
 //! what is remembered after a claim is over.
+#![cfg_attr(
+    not(all(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis")),
+    allow(dead_code, unused_imports, reason = "a build without these stores uses part of the table")
+)]
 
 pub(in crate::stores) use crate::timing::back_off;
 
