@@ -84,6 +84,12 @@ fn described() -> Result<Value, String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // The whole workspace, as the other steps build it: what they have compiled is used again.
     cargo.current_dir(root()).args(["doc", "--quiet", "--locked", "--workspace", "--no-deps", "--all-features"]);
+    // `cargo run` sets these; build scripts that look at them, such as ring's, would run again, now and at the next build.
+    for (name, _) in std::env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.to_string_lossy().starts_with(start)) {
+            cargo.env_remove(name);
+        }
+    }
     let ourselves = std::env::current_exe().map_err(|error| format!("this program is gone: {error}"))?;
     cargo.env("RUSTDOC", ourselves).env(AS_RUSTDOC, "1");
     cargo.env("RUSTDOCFLAGS", "-Z unstable-options --output-format json");

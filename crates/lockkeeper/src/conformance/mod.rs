@@ -16,8 +16,8 @@
 //! ```
 //!
 //! [`CASES`] is the one list of cases; tests and skips both come from it. A case that needs what the store does not
-//! declare in its [`StoreInfo`] prints `skipped: …` and passes. [`skip_table`] lists these cases, so that a new skip is
-//! noticed. Cases take fresh names and never wipe a store, so they run side by side and against a store in use. A case
+//! declare in its [`StoreInfo`](crate::StoreInfo) prints `skipped: …` and passes. [`skip_table`] lists these cases, so
+//! that a new skip is noticed. Cases take fresh names and never wipe a store, so they run side by side and against a store in use. A case
 //! that needs time to pass asks until the answer comes, with a deadline far beyond what the contract allows. It judges
 //! "too early" only by stamps, so a slow machine makes it slower, but does not make it fail.
 
