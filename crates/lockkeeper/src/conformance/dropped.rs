@@ -2,9 +2,9 @@
 //! claim can be ended and the lock can be taken again.
 
 use super::Subject;
-use super::kit::{Hand, eventually, fresh_name, long, open};
+use super::kit::{Hand, Tended, eventually, fresh_name, long, open};
 use crate::clock::system_now;
-use crate::store::{Attempt, Release, Renewal};
+use crate::store::{Attempt, Expiry, Release, Renewal};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::slice::from_ref;
@@ -23,6 +23,8 @@ const DECIDED: Duration = Duration::from_millis(500);
 /// An acquire dropped after any number of polls, then released, leaves the lock free and never wins later.
 pub async fn a_dropped_acquire_leaves_nothing(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
+    // What arrives after its release is swept by the keeper's thread, where a session carries the claims.
+    let _tended = Tended::new(&a);
     for polls in 0..=POLLS {
         let name = fresh_name("dropped");
         let mut gone = Hand::new(&a, &name, long(&info)).unsettled();
@@ -30,7 +32,7 @@ pub async fn a_dropped_acquire_leaves_nothing(subject: &dyn Subject) {
         let released = gone.release().await;
         let mut next = Hand::new(&b, &name, long(&info));
         next.wins(SETTLES).await;
-        if released == Release::NotHeld && info.expiry != crate::store::Expiry::Session {
+        if released == Release::NotHeld && info.expiry != Expiry::Session {
             assert_eq!(gone.attempt().await, Attempt::Cancelled, "dropped after {polls} polls");
         }
         next.kept().await;
@@ -46,6 +48,8 @@ pub async fn a_dropped_acquire_leaves_nothing(subject: &dyn Subject) {
 /// A waiter's registration that is dropped after any number of polls, then released, blocks no waiter behind it.
 pub async fn a_dropped_wait_leaves_nothing(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
+    // What arrives after its release is swept by the keeper's thread, where a session carries the claims.
+    let _tended = Tended::new(&a);
     for polls in 0..=POLLS {
         let name = fresh_name("dropped");
         let mut holder = Hand::new(&b, &name, long(&info));
@@ -56,8 +60,13 @@ pub async fn a_dropped_wait_leaves_nothing(subject: &dyn Subject) {
         let mut next = Hand::new(&b, &name, long(&info)).queued();
         next.refused().await;
         holder.end().await;
-        // Shorter than the life of a dead waiter's place, which would hide a dropped one that stayed.
-        next.is_let_in(gone.claim.waiter_lease() / 2).await;
+        // Shorter than the life of a dead waiter's place, which would hide a dropped one that stayed: its lease, or the session.
+        let stays = if info.expiry == Expiry::Session {
+            info.worst_hand_over(gone.claim.ttl)
+        } else {
+            gone.claim.waiter_lease()
+        };
+        next.is_let_in(SETTLES.min(stays / 2)).await;
         gone.lost().await;
         next.end().await;
         if finished {

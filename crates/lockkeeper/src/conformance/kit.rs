@@ -3,7 +3,7 @@
 use super::Subject;
 use crate::clock::{Stamp, system_now};
 use crate::register::Register;
-use crate::store::{Attempt, Claim, Grant, Held, LossReason, Mode, Note, Release, Renewal, Store, StoreInfo};
+use crate::store::{Attempt, Claim, Grant, Held, LossReason, Mode, Note, Release, Renewal, Sink, Store, StoreInfo};
 use crate::{ErrorKind, HolderId, LockName, Result, Token};
 use std::sync::Arc;
 use std::time::Duration;
@@ -288,4 +288,20 @@ impl Hand {
 /// The registers of a store whose case asked for them.
 pub(super) fn register_of(store: &Arc<dyn Store>) -> &dyn Register {
     store.registers().expect("the case needs registers")
+}
+
+/// Does a store's own work, as its keeper's thread would, until it is dropped.
+pub(super) struct Tended(tokio::task::JoinHandle<()>);
+
+impl Tended {
+    pub(super) fn new(store: &Arc<dyn Store>) -> Self {
+        let store = store.clone();
+        Self(tokio::spawn(async move { store.tend(Sink::new(drop)).await }))
+    }
+}
+
+impl Drop for Tended {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
