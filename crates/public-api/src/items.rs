@@ -154,7 +154,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Helper traits of the compiler, such as `StructuralPartialEq`, are nobody's to name.
+    /// Helper traits of the compiler, such as `StructuralPartialEq`, are left out: no user can name them.
     fn is_known(&self, of: &Value) -> bool {
         let path = &self.paths[of["id"].to_string().trim_matches('"')]["path"];
         !path.to_string().contains("Structural")
