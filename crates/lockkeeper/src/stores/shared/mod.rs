@@ -17,6 +17,18 @@ pub(super) mod connecting;
 pub(super) mod connections;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 pub(super) mod inbox;
+#[cfg(all(
+    test,
+    any(
+        feature = "consul",
+        feature = "etcd",
+        feature = "mysql",
+        feature = "postgres",
+        feature = "redis",
+        feature = "zookeeper"
+    )
+))]
+pub(super) mod options_tests;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 pub(super) mod register;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
