@@ -3,7 +3,7 @@
 use crate::keepers::{keeper, refusal, taken};
 use lockkeeper::clock::system_now;
 use lockkeeper::store::{Attempt, Claim, Store};
-use lockkeeper::stores::postgres::advisory::AdvisoryStore;
+use lockkeeper::stores::postgres::AdvisoryStore;
 use lockkeeper::transaction::postgres::{Key, KeyRule};
 use lockkeeper::{ErrorKind, HolderId, Keeper, LockName, LossReason};
 use std::collections::HashMap;

@@ -4,7 +4,7 @@
 use crate::keepers::{self, one, taken};
 use lockkeeper::store::{Attempt, Claim, Release, Renewal};
 use lockkeeper::stores::postgres::PostgresStore;
-use lockkeeper::stores::postgres::shedlock::ShedLockStore;
+use lockkeeper::stores::postgres::ShedLockStore;
 use lockkeeper::{Keeper, LossReason, Mode, Phase, Store};
 use std::slice::from_ref;
 use std::sync::{Arc, LazyLock};

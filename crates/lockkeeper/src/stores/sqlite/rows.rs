@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Takes a lock that has neither holders nor waiters, and draws its token. 9007199254740991 is the largest token.
-pub const TAKE: &str = "
+pub(super) const TAKE: &str = "
 INSERT INTO lock (name, token, others, holder, expires, boot, since, keeper, host, pid, label)
 VALUES (:name, :wall, 0, :holder, :expires, :boot, :wall, :keeper, :host, :pid, :label)
 ON CONFLICT (name) DO UPDATE SET
@@ -29,7 +29,7 @@ UPDATE lock SET expires = max(expires, :expires)
 WHERE name = :name AND holder = :holder AND others = 0 AND boot = :boot AND expires > :now AND lease IS NULL";
 
 /// Ends a hold without waiters; the row stays, for its token.
-pub const END: &str = "
+pub(super) const END: &str = "
 UPDATE lock SET holder = NULL, expires = NULL, boot = NULL, since = NULL, stamp = NULL, lease = NULL, keeper = NULL,
     host = NULL, pid = NULL, label = NULL
 WHERE name = :name AND holder = :holder AND others = 0 AND boot = :boot AND expires > :now";
