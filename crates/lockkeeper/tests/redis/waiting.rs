@@ -128,6 +128,21 @@ async fn the_store_tells_when_a_listening_connection_ends_and_is_back() {
     tending.abort();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_connection_that_is_always_cut_is_opened_again_after_pauses() {
+    let server = RedisServer::new();
+    let store = RedisStore::connect(&format!("redis://127.0.0.1:{}", server.port())).await.expect("connected");
+    let tending = tokio::spawn(async move { store.tend(Sink::new(drop)).await });
+    let began = Instant::now();
+    for _ in 0..8 {
+        eventually(SOON, "the push connection is up", || cut(&server, Cut::Push) == 1);
+    }
+    // Pauses are at least 80, 160, 320 and then 500 ms. They begin anew after a connection that has lived for a second,
+    // as it may on a slow machine: that second counts too.
+    assert!(began.elapsed() >= Duration::from_millis(1_400), "{:?}", began.elapsed());
+    tending.abort();
+}
+
 /// The time in which a guard's check passed: from the first to the last success.
 #[derive(Debug)]
 struct Belief {
