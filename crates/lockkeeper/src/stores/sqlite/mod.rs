@@ -35,6 +35,7 @@
 //! cannot use it.
 
 mod events;
+mod fast_path;
 mod file;
 mod jobs;
 mod options;
@@ -67,11 +68,11 @@ pub use options::{SqliteOptions, Synchronous};
 
 /// The statement that takes a free lock, for the benchmark's floor.
 #[cfg(feature = "internals")]
-pub const TAKE: &str = rows::TAKE;
+pub const TAKE: &str = fast_path::TAKE;
 
 /// The statement that ends a hold, for the benchmark's floor.
 #[cfg(feature = "internals")]
-pub const END: &str = rows::END;
+pub const END: &str = fast_path::END;
 
 /// The process that opened SQLite first, 0 before.
 static OPENED_BY: AtomicU32 = AtomicU32::new(0);
