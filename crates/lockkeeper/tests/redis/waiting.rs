@@ -104,7 +104,7 @@ async fn a_waiter_whose_connections_are_cut_is_served_long_before_its_keep_alive
         let took = released.elapsed();
         println!("{which:?} cut: granted {took:?} after the release");
         // The first keep-alive of its place is due after a third of ten seconds.
-        assert!(took < Duration::from_secs(2), "{which:?}: {took:?}");
+        assert!(took < Duration::from_secs(3), "{which:?}: {took:?}");
         guard.release().await.expect("released");
     }
 }
