@@ -3,7 +3,7 @@
 
 use lockkeeper::store::{Event, Sink, Store};
 use lockkeeper::stores::redis::RedisStore;
-use lockkeeper::{Guard, Keeper};
+use lockkeeper::{ErrorKind, Guard, Keeper};
 use std::time::{Duration, Instant};
 use testkit::{Proxy, RedisServer, SOON, eventually};
 use tokio::task::JoinSet;
@@ -99,7 +99,10 @@ async fn a_waiter_whose_connections_are_cut_is_served_long_before_its_keep_alive
         eventually(SOON, "both listen", || push_connections(&server) == 2);
         assert!(cut(&server, which) >= 2, "{which:?}");
         let released = Instant::now();
-        guard.release().await.expect("released");
+        // The holder's own connection was cut too, and it may not have noticed: then its keeper repeats the release.
+        if let Err(error) = guard.release().await {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        }
         let guard = waiting.await.expect("no panic").expect("granted");
         let took = released.elapsed();
         println!("{which:?} cut: granted {took:?} after the release");
