@@ -246,6 +246,14 @@ impl Lease {
         self.cell.lost().await
     }
 
+    /// Resolves when the lease has been renewed once, or the guard has ended. A lock that was handed over late may have
+    /// little of its lease left until then. Cancel safe.
+    pub async fn renewed(&self) {
+        if !self.engine.is_forked() {
+            self.cell.renewed().await;
+        }
+    }
+
     /// Resolves when no more than `margin` is left, or the guard has ended: time to stop what the lock protects.
     /// Renewals push it back. Cancel safe.
     pub async fn ends_within(&self, margin: Duration) {
@@ -349,5 +357,7 @@ mod tests {
         let second = waiting.await.unwrap().unwrap();
         assert_eq!(second.run(async { 4 }).await.unwrap(), 4);
         second.run(tokio::time::sleep(Duration::from_millis(20))).await.unwrap();
+        second.lease().renewed().await;
+        assert!(second.remaining() > Duration::from_secs(10), "{:?}", second.remaining());
     }
 }

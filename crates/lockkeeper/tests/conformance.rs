@@ -392,9 +392,7 @@ mod postgres_servers {
     use crate::gated;
     use lockkeeper::Store;
     use lockkeeper::conformance::{Detour, Hook, Subject};
-    use lockkeeper::stores::postgres::PostgresStore;
-    use lockkeeper::stores::postgres::advisory::AdvisoryStore;
-    use lockkeeper::stores::postgres::shedlock::ShedLockStore;
+    use lockkeeper::stores::postgres::{AdvisoryStore, PostgresStore, ShedLockStore};
     use std::sync::{Arc, Condvar, LazyLock, Mutex};
     use testkit::{PgBouncer, PostgresServer};
 

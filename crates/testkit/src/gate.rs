@@ -24,6 +24,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     holding: bool,
+    /// What a message must contain to be held back, with all after it on that connection.
+    mark: Option<Vec<u8>>,
     connections: Vec<Connection>,
 }
 
@@ -74,6 +76,11 @@ impl Gate {
         self.shared.lock().holding = true;
     }
 
+    /// Holds back, on each connection, the next message that contains `mark` and all after it.
+    pub fn hold_at(&self, mark: &[u8]) {
+        self.shared.lock().mark = Some(mark.to_vec());
+    }
+
     /// Holds back whatever is said from now on, on the connections that are there; new ones pass.
     pub fn silence(&self) {
         for connection in &mut self.shared.lock().connections {
@@ -83,7 +90,8 @@ impl Gate {
 
     /// Lets new connections, and those on which nothing was held back, pass again.
     pub fn pass(&self) {
-        self.shared.lock().holding = false;
+        let mut state = self.shared.lock();
+        (state.holding, state.mark) = (false, None);
     }
 
     /// On how many connections something is held back.
@@ -125,7 +133,8 @@ impl Shared {
         let mut buffer = [0; 16 * 1024];
         while let Ok(length @ 1..) = said.read(&mut buffer) {
             let mut state = self.lock();
-            let holding = state.holding;
+            let marked = |mark: &Vec<u8>| buffer[..length].windows(mark.len()).any(|part| part == mark);
+            let holding = state.holding || state.mark.as_ref().is_some_and(marked);
             let Connection { server, held, .. } = &mut state.connections[number];
             if holding || held.is_some() {
                 held.get_or_insert_default().push_back(buffer[..length].to_vec());

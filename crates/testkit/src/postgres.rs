@@ -3,7 +3,7 @@
 use crate::certificates;
 use crate::daemon::{Daemon, Server, at_our_end, end_with_us};
 use crate::server_clock::{make_clock, step_clock, use_clock};
-use crate::{Proc, Signal, SmallDisk, TempDir};
+use crate::{Proc, SOON, Signal, SmallDisk, TempDir, eventually};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -167,9 +167,14 @@ impl PostgresServer {
         }
     }
 
-    /// Ends all connections of clients but our own, as an administrator would.
+    /// Ends all connections of clients but our own, as an administrator would. When this returns, they are gone.
     pub fn cut(&self) {
-        self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lockkeeper'");
+        let pids = self.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'lockkeeper'");
+        let pids: Vec<&str> = pids.lines().collect();
+        // A server process ends a moment after it was told to.
+        let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid";
+        let end = format!("{end} = ANY ('{{{}}}')", pids.join(","));
+        eventually(SOON, "the connections are cut", || self.sql(&end) == "0");
     }
 
     /// Kills it with its children, as a power cut would.

@@ -1,7 +1,7 @@
 //! Many claims in one call: one answer each, in order, each on its own.
 
-use super::Subject;
-use super::kit::{Hand, fresh_name, long, name, open};
+use super::kit::{Hand, answers, fresh_name, long, name, open};
+use super::{Subject, kit};
 use crate::clock::system_now;
 use crate::store::{Attempt, Claim, Mode, Release, Renewal, Store, StoreInfo};
 use crate::{ErrorKind, HolderId, LockName};
@@ -13,7 +13,7 @@ pub async fn fifty_claims_in_one_call(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let names = sorted_names(50);
     let first = claims(&a, &info, &names[..]);
-    let answers = a.try_acquire(&first).await;
+    let answers = answers(|| a.try_acquire(&first)).await;
     assert_eq!(answers.len(), 50);
     for (claim, answer) in first.iter().zip(&answers) {
         assert!(matches!(answer, Ok(Attempt::Granted(g)) if g.stamp == claim.stamp), "{claim:?}: {answer:?}");
@@ -22,7 +22,7 @@ pub async fn fifty_claims_in_one_call(subject: &dyn Subject) {
     let some: Vec<Claim> = first.iter().step_by(2).cloned().collect();
     assert!(a.release(&some).await.into_iter().all(|answer| answer.ok() == Some(Release::Released)));
     let second = claims(&b, &info, &names[..]);
-    for (i, answer) in b.try_acquire(&second).await.into_iter().enumerate() {
+    for (i, answer) in kit::answers(|| b.try_acquire(&second)).await.into_iter().enumerate() {
         let answer = answer.expect("answered");
         assert_eq!(matches!(answer, Attempt::Granted(_)), i % 2 == 0, "entry {i}: {answer:?}");
     }
@@ -34,14 +34,14 @@ pub async fn fifty_claims_in_one_call(subject: &dyn Subject) {
 pub async fn one_lost_among_many(subject: &dyn Subject) {
     let (info, [a]) = open(subject).await;
     let mut held = claims(&a, &info, &sorted_names(30));
-    assert_eq!(a.try_acquire(&held).await.len(), 30);
+    assert_eq!(answers(|| a.try_acquire(&held)).await.len(), 30);
     let lost: HashSet<HolderId> = [0, 13, 29].map(|i| held[i].holder).into();
     let gone: Vec<Claim> = held.iter().filter(|c| lost.contains(&c.holder)).cloned().collect();
     assert_eq!(a.release(&gone).await.len(), 3);
     for claim in &mut held {
         claim.stamp = system_now();
     }
-    let answers = a.renew(&held).await;
+    let answers = answers(|| a.renew(&held)).await;
     assert_eq!(answers.len(), 30);
     for (claim, answer) in held.iter().zip(answers) {
         match answer.expect("answered") {
@@ -64,11 +64,12 @@ pub async fn a_waiter_among_many_renewals(subject: &dyn Subject) {
     let mut other = Hand::new(&b, &names[11], long(&info));
     other.acquire().await;
     batch[11].queue = true;
-    assert_eq!(a.try_acquire(&batch).await.len(), 24);
+    assert_eq!(answers(|| a.try_acquire(&batch)).await.len(), 24);
     for claim in &mut batch {
         claim.stamp = system_now();
     }
-    for (i, (claim, answer)) in batch.iter().zip(a.renew(&batch).await).enumerate() {
+    let renewed = answers(|| a.renew(&batch)).await;
+    for (i, (claim, answer)) in batch.iter().zip(renewed).enumerate() {
         match answer.expect("answered") {
             Renewal::Renewed(lease) if i != 11 => assert!(lease <= claim.ttl, "entry {i}: {lease:?}"),
             Renewal::Waiting(_) if i == 11 => {}
@@ -84,13 +85,13 @@ pub async fn releases_are_answered_one_by_one(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let names = sorted_names(20);
     let (mine, theirs) = (claims(&a, &info, &names), claims(&b, &info, &names));
-    assert_eq!(a.try_acquire(&mine).await.len(), 20);
+    assert_eq!(kit::answers(|| a.try_acquire(&mine)).await.len(), 20);
     let mixed: Vec<Claim> = (0..20).map(|i| if i % 3 == 0 { &theirs[i] } else { &mine[i] }.clone()).collect();
     let answers: Vec<Release> = a.release(&mixed).await.into_iter().map(|r| r.expect("answered")).collect();
     for (i, answer) in answers.into_iter().enumerate() {
         assert_eq!(answer == Release::NotHeld, i % 3 == 0, "entry {i}");
     }
-    for (i, answer) in b.try_acquire(&theirs).await.into_iter().enumerate() {
+    for (i, answer) in kit::answers(|| b.try_acquire(&theirs)).await.into_iter().enumerate() {
         let free = matches!(answer.expect("answered"), Attempt::Granted(_));
         assert_eq!(free, i % 3 != 0, "entry {i}");
     }
@@ -107,7 +108,7 @@ pub async fn an_error_stays_with_its_entry(subject: &dyn Subject) {
     let mut batch = claims(&b, &info, &names);
     batch[4].mode = Mode::Permit { limit: 3 };
     batch[6].mode = Mode::Permit { limit: 3 };
-    for (i, answer) in b.try_acquire(&batch).await.into_iter().enumerate() {
+    for (i, answer) in answers(|| b.try_acquire(&batch)).await.into_iter().enumerate() {
         match answer {
             Ok(Attempt::Granted(_)) if i != 4 => {}
             Err(e) if i == 4 => assert_eq!(e.kind(), ErrorKind::InvalidConfig),

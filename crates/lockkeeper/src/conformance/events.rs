@@ -1,11 +1,12 @@
 //! What `tend` tells of hand-overs. Events are hints and may be lost, so a case listens to several.
 
 use super::Subject;
-use super::kit::{Hand, drift, fresh_name, long, one, open, sleep_until};
+use super::kit::{Hand, drift, fresh_name, heard, inspected, long, one, open, sleep_until};
 use crate::clock::{Stamp, system_now};
 use crate::store::{Event, Grant, Store, StoreInfo};
 use crate::testing::Listener;
 use crate::{HolderId, LockName};
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -93,9 +94,9 @@ pub async fn a_pushed_lease_is_kept_to_its_end(subject: &dyn Subject) {
     sleep_until(holder.claim.stamp.after(drift(waiter.claim.waiter_lease()) * 3)).await;
     waiter.waits().await;
     // Stamped right after the grant, delivered now.
-    one(a.release(&[holder.claim]).await).expect("released");
+    heard("release", || async { one(a.release(from_ref(&holder.claim)).await) }).await;
     if let Some(Heard::Grant(grant)) = ears.hear(&waiter.claim.name, waiter.claim.holder).await {
-        let record = a.inspect(&waiter.claim.name).await.expect("inspected").expect("held");
+        let record = inspected(&a, &waiter.claim.name).await.expect("held");
         let told: Stamp = grant.stamp.after(grant.lease);
         if let Some(left) = record.holders[0].remaining {
             let kept = system_now().after(left).after(drift(grant.lease));

@@ -3,8 +3,12 @@
 use super::Subject;
 use crate::clock::{Stamp, system_now};
 use crate::register::Register;
-use crate::store::{Attempt, Claim, Grant, Held, LossReason, Mode, Note, Release, Renewal, Sink, Store, StoreInfo};
+use crate::store::{
+    Attempt, Break, Claim, Cursor, Grant, Held, LossReason, Mode, Note, Page, Record, Release, Renewal, Sink, Store,
+    StoreInfo,
+};
 use crate::{ErrorKind, HolderId, LockName, Result, Token};
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,6 +116,61 @@ pub(super) fn one<T>(mut answers: Vec<Result<T>>) -> Result<T> {
     answers.remove(0)
 }
 
+/// Asks until there is an answer. Every call may end as `Unavailable`: a store gives it up after a part of its lease, or
+/// servers elect a leader, and a busy machine makes both more likely. Returns the answer, and whether an earlier call
+/// got none, which may have been carried out all the same.
+pub(super) async fn heard<T, F>(what: &str, mut ask: impl FnMut() -> F) -> (T, bool)
+where
+    F: Future<Output = Result<T>>,
+{
+    let (end, mut unheard) = (system_now().after(SLACK), false);
+    loop {
+        match ask().await {
+            Ok(answer) => return (answer, unheard),
+            Err(error) if error.kind() == ErrorKind::Unavailable && system_now() < end => unheard = true,
+            Err(error) => panic!("{what}: {error}"),
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Sends a batch until no entry of it is `Unavailable`; for calls that may be repeated.
+pub(super) async fn answers<T, F>(mut send: impl FnMut() -> F) -> Vec<Result<T>>
+where
+    F: Future<Output = Vec<Result<T>>>,
+{
+    let end = system_now().after(SLACK);
+    loop {
+        let answers = send().await;
+        let unheard = |answer: &Result<T>| answer.as_ref().is_err_and(|e| e.kind() == ErrorKind::Unavailable);
+        if !answers.iter().any(unheard) || system_now() >= end {
+            return answers;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+pub(super) async fn inspected(store: &Arc<dyn Store>, name: &LockName) -> Option<Record> {
+    heard("inspect", || store.inspect(name)).await.0
+}
+
+pub(super) async fn listed(store: &Arc<dyn Store>, prefix: &[u8], cursor: Option<&Cursor>) -> Page {
+    heard("list", || store.list(prefix, cursor)).await.0
+}
+
+/// Breaks the lock that is held with this token. The token that the break drew, or the same one when the answer that had
+/// it was lost.
+pub(super) async fn broken(store: &Arc<dyn Store>, name: &LockName, token: Token) -> Token {
+    match heard("break", || store.break_lock(name, token)).await {
+        (Break::Broken(above), _) => {
+            assert!(above > token, "{above} is not above {token}");
+            above
+        }
+        (Break::NotHeld, true) => token,
+        (Break::NotHeld, false) => panic!("the holder's token breaks the lock"),
+    }
+}
+
 /// One claim in the hands of a test: every call takes a new stamp, and panics on what the test does not expect.
 #[derive(Clone, Debug)]
 pub(super) struct Hand {
@@ -155,21 +214,17 @@ impl Hand {
         one(store.try_acquire(&[self.stamped()]).await)
     }
 
-    /// Calls until there is an answer. Stores give up on a call after a part of its lease, which is short here, so a
-    /// busy machine may cost an answer. Returns the answer, and whether an earlier call got none.
+    /// Calls, each time with a new stamp, until there is an answer; see [`heard`].
     async fn answered<T, F>(&mut self, op: &str, call: impl Fn(Arc<dyn Store>, Claim) -> F) -> (T, bool)
     where
         F: Future<Output = Vec<Result<T>>>,
     {
-        let (end, mut unheard) = (system_now().after(SLACK), false);
-        loop {
-            match one(call(self.store.clone(), self.stamped()).await) {
-                Ok(answer) => return (answer, unheard),
-                Err(error) if error.kind() == ErrorKind::Unavailable && system_now() < end => unheard = true,
-                Err(error) => panic!("{self:?} could not {op}: {error}"),
-            }
-            tokio::time::sleep(POLL).await;
-        }
+        let what = format!("{self:?} could not {op}");
+        heard(&what, || {
+            let sent = call(self.store.clone(), self.stamped());
+            async { one(sent.await) }
+        })
+        .await
     }
 
     pub(super) async fn attempt(&mut self) -> Attempt {
@@ -195,6 +250,15 @@ impl Hand {
         match self.attempt().await {
             Attempt::Held(held) => held,
             other => panic!("{self:?} should be refused, not {other:?}"),
+        }
+    }
+
+    /// Asks and is refused with an error that is no outage.
+    pub(super) async fn fails(&mut self) -> ErrorKind {
+        let (store, claim) = (self.store.clone(), self.stamped());
+        match one(answers(|| store.try_acquire(from_ref(&claim))).await) {
+            Err(error) => error.kind(),
+            answer => panic!("{self:?} should fail, not {answer:?}"),
         }
     }
 

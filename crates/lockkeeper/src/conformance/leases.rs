@@ -2,7 +2,7 @@
 
 use super::Subject;
 use super::kit::{
-    Hand, Round, drift, eventually, fresh_name, long, one, open, patience, short, sleep_until, unspoiled,
+    Hand, Round, drift, eventually, fresh_name, inspected, long, one, open, patience, short, sleep_until, unspoiled,
 };
 use crate::clock::system_now;
 use crate::store::{Attempt, Claim, Expiry, Mode, Renewal, StoreInfo};
@@ -86,11 +86,8 @@ pub async fn renew_never_recreates_after_expiry(subject: &dyn Subject) {
     let name = fresh_name("ended");
     let mut first = Hand::new(&a, &name, short(&info));
     let lease = first.acquire().await.lease;
-    eventually("the lease ends", patience(&info, lease), async || match b.inspect(&name).await {
-        Ok(record) => record.is_none().then_some(()),
-        Err(e) => panic!("inspect failed: {e}"),
-    })
-    .await;
+    eventually("the lease ends", patience(&info, lease), async || inspected(&b, &name).await.is_none().then_some(()))
+        .await;
     first.lost().await;
     let mut next = Hand::new(&b, &name, long(&info));
     next.acquire().await;

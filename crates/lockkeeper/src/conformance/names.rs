@@ -1,7 +1,9 @@
 //! Names are bytes: different ones never exclude each other, equal ones always do, and each comes back exact.
 
 use super::Subject;
-use super::kit::{Hand, fresh_holder, long, name, nonce, open, patience, register_of, token};
+use super::kit::{
+    Hand, answers, fresh_holder, inspected, listed, long, name, nonce, open, patience, register_of, token,
+};
 use crate::register::{Entry, Pass, Written};
 use crate::store::{Attempt, Claim, Store, StoreInfo};
 use crate::{ErrorKind, LockName};
@@ -108,7 +110,7 @@ fn claims(store: &Arc<dyn Store>, info: &StoreInfo, names: &[LockName]) -> Vec<C
 }
 
 async fn take_all(store: &Arc<dyn Store>, claims: &[Claim]) {
-    for (claim, answer) in claims.iter().zip(store.try_acquire(claims).await) {
+    for (claim, answer) in claims.iter().zip(answers(|| store.try_acquire(claims)).await) {
         assert!(matches!(answer, Ok(Attempt::Granted(_))), "{:?} excludes another name: {answer:?}", claim.name);
     }
 }
@@ -158,7 +160,8 @@ pub async fn equal_names_always_exclude(subject: &dyn Subject) {
     let (_, names) = hostile();
     let mine = claims(&a, &info, &names);
     take_all(&a, &mine).await;
-    for (i, answer) in b.try_acquire(&claims(&b, &info, &names)).await.into_iter().enumerate() {
+    let theirs = claims(&b, &info, &names);
+    for (i, answer) in answers(|| b.try_acquire(&theirs)).await.into_iter().enumerate() {
         match answer {
             Ok(Attempt::Held(held)) => {
                 assert_eq!(held.holder.map(|note| note.label), Some(format!("number {i}")), "{:?}", names[i]);
@@ -175,20 +178,20 @@ pub async fn names_come_back_exact(subject: &dyn Subject) {
     let (base, names) = hostile();
     let mine = claims(&a, &info, &names);
     take_all(&a, &mine).await;
-    let mut listed: BTreeMap<LockName, usize> = BTreeMap::new();
+    let mut seen: BTreeMap<LockName, usize> = BTreeMap::new();
     let mut cursor = None;
     loop {
-        let page = b.list(&base, cursor.as_ref()).await.expect("listed");
+        let page = listed(&b, &base, cursor.as_ref()).await;
         for record in page.records {
-            *listed.entry(record.name).or_default() += 1;
+            *seen.entry(record.name).or_default() += 1;
         }
         let Some(next) = page.next else { break };
         cursor = Some(next);
     }
     let expected: BTreeMap<LockName, usize> = names.iter().map(|name| (name.clone(), 1)).collect();
-    assert_eq!(listed, expected, "each name once");
+    assert_eq!(seen, expected, "each name once");
     for (i, name) in names.iter().enumerate() {
-        let record = b.inspect(name).await.expect("inspected").unwrap_or_else(|| panic!("{name:?} is held"));
+        let record = inspected(&b, name).await.unwrap_or_else(|| panic!("{name:?} is held"));
         let label = record.holders.first().and_then(|h| h.note.clone()).map(|note| note.label);
         assert_eq!((&record.name, label), (name, Some(format!("number {i}"))));
     }
@@ -202,7 +205,7 @@ pub async fn the_shortest_names_work(subject: &dyn Subject) {
         let mut hand = Hand::new(&a, &name(byte), long(&info));
         hand.wins(patience(&info, long(&info))).await;
         Hand::new(&b, &name(byte), long(&info)).refused().await;
-        assert_eq!(b.inspect(&name(byte)).await.expect("inspected").map(|r| r.name), Some(name(byte)));
+        assert_eq!(inspected(&b, &name(byte)).await.map(|r| r.name), Some(name(byte)));
         hand.end().await;
     }
 }

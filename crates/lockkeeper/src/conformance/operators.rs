@@ -1,7 +1,7 @@
 //! What operators see and do: listing, inspecting, breaking.
 
 use super::Subject;
-use super::kit::{Hand, fresh_name, long, name, nonce, open, token};
+use super::kit::{Hand, answers, broken, fresh_name, heard, inspected, listed, long, name, nonce, open, token};
 use crate::store::{Attempt, Break, Claim, LossReason, Mode, Note, Record, Store};
 use crate::{LockName, Token};
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 async fn list_all(store: &Arc<dyn Store>, prefix: &[u8]) -> BTreeSet<LockName> {
     let (mut seen, mut cursor) = (BTreeSet::new(), None);
     loop {
-        let page = store.list(prefix, cursor.as_ref()).await.expect("listed");
+        let page = listed(store, prefix, cursor.as_ref()).await;
         for record in page.records {
             assert!(record.name.as_bytes().starts_with(prefix), "{:?} is not under the prefix", record.name);
             assert!(seen.insert(record.name.clone()), "{:?} was listed twice", record.name);
@@ -23,14 +23,14 @@ async fn list_all(store: &Arc<dyn Store>, prefix: &[u8]) -> BTreeSet<LockName> {
 }
 
 async fn inspect(store: &Arc<dyn Store>, name: &LockName) -> Record {
-    store.inspect(name).await.expect("inspected").unwrap_or_else(|| panic!("{name:?} is in use"))
+    inspected(store, name).await.unwrap_or_else(|| panic!("{name:?} is in use"))
 }
 
 async fn take(store: &Arc<dyn Store>, names: &BTreeSet<LockName>) -> Vec<Claim> {
     let ttl = long(&store.info());
     let claims: Vec<Claim> = names.iter().map(|name| Hand::new(store, name, ttl).claim).collect();
     for batch in claims.chunks(50) {
-        let answers = store.try_acquire(batch).await;
+        let answers = answers(|| store.try_acquire(batch)).await;
         assert!(answers.iter().all(|answer| matches!(answer, Ok(Attempt::Granted(_)))), "{answers:?}");
     }
     claims
@@ -79,7 +79,7 @@ pub async fn the_empty_prefix_lists_everything(subject: &dyn Subject) {
     let mut ours = Vec::new();
     let mut cursor = None;
     loop {
-        let page = b.list(b"", cursor.as_ref()).await.expect("listed");
+        let page = listed(&b, b"", cursor.as_ref()).await;
         ours.extend(page.records.into_iter().map(|r| r.name).filter(|name| names.contains(name)));
         let Some(next) = page.next else { break };
         cursor = Some(next);
@@ -93,7 +93,7 @@ pub async fn the_empty_prefix_lists_everything(subject: &dyn Subject) {
 pub async fn inspect_shows_the_holder(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let name = fresh_name("inspect");
-    assert_eq!(b.inspect(&name).await.expect("inspected"), None);
+    assert_eq!(inspected(&b, &name).await, None);
     let mut holder = Hand::new(&a, &name, long(&info)).label("a label");
     let grant = holder.acquire().await;
     let record = inspect(&b, &name).await;
@@ -104,7 +104,7 @@ pub async fn inspect_shows_the_holder(subject: &dyn Subject) {
     assert_eq!(shown.token, Some(grant.token));
     assert!(shown.remaining.is_none_or(|left| left <= long(&info) + info.hand_over_slack), "{:?}", shown.remaining);
     holder.end().await;
-    assert_eq!(b.inspect(&name).await.expect("inspected"), None);
+    assert_eq!(inspected(&b, &name).await, None);
 }
 
 /// `inspect` shows all that hold together, oldest first.
@@ -140,7 +140,7 @@ pub async fn inspect_shows_the_waiters_in_order(subject: &dyn Subject) {
     let shown: Vec<_> = record.waiters.iter().map(|w| (w.mode, w.note.clone().map(|note| note.label))).collect();
     let expected: Vec<_> = (1..4).map(|i| (Mode::Exclusive, Some(format!("claim {i}")))).collect();
     assert_eq!((shown, record.waiting), (expected, 3));
-    let page = b.list(name.as_bytes(), None).await.expect("listed");
+    let page = listed(&b, name.as_bytes(), None).await;
     assert_eq!(page.records.first().map(|r| (r.name.clone(), r.waiting)), Some((name, 3)));
     for hand in hands.iter_mut().rev() {
         hand.end().await;
@@ -167,19 +167,23 @@ pub async fn notes_come_back_exact(subject: &dyn Subject) {
 pub async fn break_needs_the_right_token(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let name = fresh_name("break");
-    assert_eq!(b.break_lock(&name, token(1)).await.expect("answered"), Break::NotHeld);
+    let not_held = async |token| {
+        let (answer, _) = heard("break", || b.break_lock(&name, token)).await;
+        assert_eq!(answer, Break::NotHeld, "by {token}");
+    };
+    not_held(token(1)).await;
     let mut earlier = Hand::new(&a, &name, long(&info));
     let old = earlier.acquire().await.token;
     earlier.end().await;
-    assert_eq!(b.break_lock(&name, old).await.expect("answered"), Break::NotHeld);
+    not_held(old).await;
     let mut holder = Hand::new(&a, &name, long(&info));
     let held = holder.acquire().await.token;
     for wrong in [old, token(1), token(held.get() + 1), Token::MAX] {
-        assert_eq!(b.break_lock(&name, wrong).await.expect("answered"), Break::NotHeld);
+        not_held(wrong).await;
     }
     holder.kept().await;
-    assert!(matches!(b.break_lock(&name, held).await.expect("answered"), Break::Broken(above) if above > held));
-    assert_eq!(b.break_lock(&name, held).await.expect("answered"), Break::NotHeld);
+    broken(&b, &name, held).await;
+    not_held(held).await;
     Hand::new(&b, &name, long(&info)).acquire().await;
 }
 
@@ -193,10 +197,10 @@ pub async fn break_hands_over(subject: &dyn Subject) {
     let held = holder.acquire().await.token;
     head.refused().await;
     second.refused().await;
-    let Break::Broken(above) = b.break_lock(&name, held).await.expect("answered") else { panic!("held") };
+    let above = broken(&b, &name, held).await;
     late.refused().await;
     second.waits().await;
-    let mut tokens = vec![held, above];
+    let mut tokens = vec![above];
     for waiter in [&mut head, &mut second, &mut late] {
         tokens.push(waiter.picks_up().await.token);
         waiter.end().await;
@@ -212,7 +216,7 @@ pub async fn a_broken_holder_is_told(subject: &dyn Subject) {
     let name = fresh_name("told");
     let mut holder = Hand::new(&a, &name, long(&info));
     let held = holder.acquire().await.token;
-    b.break_lock(&name, held).await.expect("broken");
+    broken(&b, &name, held).await;
     let reason = holder.lost().await;
     let known = [LossReason::Broken, LossReason::Gone, LossReason::SessionEnded].contains(&reason);
     assert!(known, "broken, not {reason}");
@@ -225,7 +229,7 @@ pub async fn a_broken_holder_harms_nobody(subject: &dyn Subject) {
     let name = fresh_name("harmless");
     let mut holder = Hand::new(&a, &name, long(&info));
     let held = holder.acquire().await.token;
-    c.break_lock(&name, held).await.expect("broken");
+    broken(&c, &name, held).await;
     let mut next = Hand::new(&b, &name, long(&info));
     let grant = next.acquire().await;
     let again = holder.attempt().await;

@@ -1,7 +1,7 @@
 //! Waiters: their order, their hand-over, and what happens when they fall silent.
 
 use super::Subject;
-use super::kit::{Hand, Round, eventually, fresh_name, long, open, patience, short, unspoiled};
+use super::kit::{Hand, Round, eventually, fresh_name, inspected, long, open, patience, short, unspoiled};
 use crate::clock::system_now;
 use crate::store::{Attempt, Claim, Grant, Release, Renewal, Store, StoreInfo};
 use crate::{LockName, Token};
@@ -63,7 +63,7 @@ pub async fn a_try_does_not_queue(subject: &dyn Subject) {
     assert_eq!(tried.refused().await.place, None);
     tried.lost().await;
     holder.end().await;
-    assert_eq!(a.inspect(&name).await.ok(), Some(None), "no claim holds or waits");
+    assert_eq!(inspected(&a, &name).await, None, "no claim holds or waits");
     tried.lost().await;
     Hand::new(&a, &name, long(&info)).acquire().await;
 }
@@ -278,8 +278,8 @@ async fn line(info: &StoreInfo, [a, b]: [&Arc<dyn Store>; 2], ttl: Duration) -> 
 
 /// The token and the remaining lease of the only holder, as an operator sees them.
 async fn shown(store: &Arc<dyn Store>, name: &LockName) -> (Option<Token>, Option<Duration>) {
-    match store.inspect(name).await {
-        Ok(Some(record)) if record.holders.len() == 1 => (record.holders[0].token, record.holders[0].remaining),
+    match inspected(store, name).await {
+        Some(record) if record.holders.len() == 1 => (record.holders[0].token, record.holders[0].remaining),
         other => panic!("one holder should be shown, not {other:?}"),
     }
 }

@@ -2,8 +2,8 @@
 
 use super::Subject;
 use super::kit::{
-    Hand, Round, eventually, fresh_holder, fresh_name, long, open, patience, register_of, short, sleep_until, token,
-    unspoiled,
+    Hand, Round, eventually, fresh_holder, fresh_name, heard, inspected, long, open, patience, register_of, short,
+    sleep_until, token, unspoiled,
 };
 use crate::clock::system_now;
 use crate::register::{Entry, MAX_VALUE, Pass, Written};
@@ -21,15 +21,26 @@ fn key() -> (LockName, impl Fn(u64) -> Pass) {
 }
 
 async fn enter(store: &Arc<dyn Store>, key: &LockName, pass: &Pass) -> Entry {
-    register_of(store).enter(key, pass).await.unwrap_or_else(|e| panic!("{pass:?} could not enter: {e}"))
+    heard(&format!("{pass:?} could not enter"), || register_of(store).enter(key, pass)).await.0
 }
 
 async fn write(store: &Arc<dyn Store>, key: &LockName, pass: &Pass, value: &[u8]) -> Written {
-    register_of(store).write(key, pass, value, None).await.unwrap_or_else(|e| panic!("{pass:?} could not write: {e}"))
+    write_for(store, key, pass, value, None).await
+}
+
+async fn write_for(
+    store: &Arc<dyn Store>,
+    key: &LockName,
+    pass: &Pass,
+    value: &[u8],
+    ttl: Option<Duration>,
+) -> Written {
+    let what = format!("{pass:?} could not write");
+    heard(&what, || register_of(store).write(key, pass, value, ttl)).await.0
 }
 
 async fn read(store: &Arc<dyn Store>, key: &LockName) -> Option<Vec<u8>> {
-    register_of(store).read(key).await.unwrap_or_else(|e| panic!("{key:?} could not be read: {e}"))
+    heard(&format!("{key:?} could not be read"), || register_of(store).read(key)).await.0
 }
 
 fn value(bytes: &[u8]) -> Option<Vec<u8>> {
@@ -115,7 +126,7 @@ pub async fn the_ttl_ends_the_value_not_the_fence(subject: &dyn Subject) {
         let (key, pass) = key();
         let (old, new) = (pass(50), pass(51));
         let sent = system_now();
-        assert_eq!(register_of(&a).write(&key, &new, b"brief", Some(ttl)).await.expect("answered"), Written::Written);
+        assert_eq!(write_for(&a, &key, &new, b"brief", Some(ttl)).await, Written::Written);
         let seen = read(&b, &key).await;
         if seen.is_none() {
             assert!(system_now().since(sent) >= ttl, "the value ended too early");
@@ -136,7 +147,7 @@ pub async fn a_later_write_ends_the_earlier_ttl(subject: &dyn Subject) {
     let (info, [a, b]) = open(subject).await;
     let (key, pass) = key();
     let pass = pass(60);
-    register_of(&a).write(&key, &pass, b"brief", Some(short(&info))).await.expect("answered");
+    write_for(&a, &key, &pass, b"brief", Some(short(&info))).await;
     write(&a, &key, &pass, b"kept").await;
     sleep_until(system_now().after(short(&info) * 2 + Duration::from_millis(100))).await;
     assert_eq!(read(&b, &key).await, value(b"kept"));
@@ -204,7 +215,7 @@ pub async fn a_register_is_no_lock(subject: &dyn Subject) {
     holder.kept().await;
     Hand::new(&b, &key, long(&info)).refused().await;
     holder.end().await;
-    assert_eq!(a.inspect(&key).await.expect("inspected"), None);
+    assert_eq!(inspected(&a, &key).await, None);
     assert_eq!(read(&a, &key).await, value(b"value"));
     assert_eq!(enter(&b, &key, &pass(1)).await, Entry::Stale { seen: grant.token });
     let mut next = Hand::new(&b, &key, long(&info));

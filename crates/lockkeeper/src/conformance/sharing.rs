@@ -182,8 +182,8 @@ pub async fn a_differing_limit_is_refused(subject: &dyn Subject) {
     let mut holder = Hand::new(&a, &name, long(&info)).mode(Mode::Permit { limit: 2 });
     holder.acquire().await;
     for limit in [1, 3] {
-        let answer = Hand::new(&b, &name, long(&info)).mode(Mode::Permit { limit }).try_acquire().await;
-        assert_eq!(answer.map_err(|e| e.kind()), Err(ErrorKind::InvalidConfig), "a limit of {limit}");
+        let kind = Hand::new(&b, &name, long(&info)).mode(Mode::Permit { limit }).fails().await;
+        assert_eq!(kind, ErrorKind::InvalidConfig, "a limit of {limit}");
     }
     let mut second = Hand::new(&b, &name, long(&info)).mode(Mode::Permit { limit: 2 });
     second.acquire().await;

@@ -1,10 +1,10 @@
 //! Fencing numbers, and claims that are asked twice or ended before they began.
 
 use super::Subject;
-use super::kit::{Hand, drift, fresh_name, long, one, open, patience, short, sleep_until};
+use super::kit::{Hand, broken, drift, fresh_name, heard, long, one, open, patience, short, sleep_until};
 use crate::Token;
 use crate::clock::system_now;
-use crate::store::{Attempt, Break, Expiry, Mode};
+use crate::store::{Attempt, Expiry, Mode};
 use std::slice::from_ref;
 use std::time::Duration;
 
@@ -34,14 +34,14 @@ pub async fn token_grows_over_a_late_acquire(subject: &dyn Subject) {
         let between = hand.acquire().await.token;
         assert!(last < Some(between), "{between} after {last:?}");
         hand.end().await;
-        match one(a.try_acquire(from_ref(&late)).await) {
-            Ok(Attempt::Granted(grant)) => {
+        match heard("the late acquire", || async { one(a.try_acquire(from_ref(&late)).await) }).await.0 {
+            Attempt::Granted(grant) => {
                 assert!(grant.token > between, "{} after {between}", grant.token);
                 last = Some(grant.token);
             }
             other => panic!("the lock is free, but {other:?}"),
         }
-        one(a.release(&[late]).await).expect("released");
+        heard("its release", || async { one(a.release(from_ref(&late)).await) }).await;
     }
 }
 
@@ -66,13 +66,7 @@ pub async fn token_grows_over_break(subject: &dyn Subject) {
     for _ in 0..3 {
         let old = Hand::new(&a, &name, long(&info)).acquire().await.token;
         assert!(last < Some(old), "{old} after {last:?}");
-        match b.break_lock(&name, old).await {
-            Ok(Break::Broken(above)) => {
-                assert!(above > old, "{above} is not above {old}");
-                last = Some(above);
-            }
-            other => panic!("the holder's token breaks the lock, but {other:?}"),
-        }
+        last = Some(broken(&b, &name, old).await);
     }
 }
 

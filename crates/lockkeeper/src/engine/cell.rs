@@ -97,9 +97,11 @@ impl Cell {
     }
 
     /// Called by the engine only, under its lock. The deadline is set first: a reader never sees Held with an old one.
-    /// Returns whether the phase has changed, so that the caller must `ring`.
+    /// Returns whether the phase has changed or the lease was renewed for the first time, so that the caller must `ring`.
     pub(super) fn set(&self, phase: Phase, deadline: Stamp) -> bool {
+        let was_renewed = self.is_renewed();
         self.deadline.store(deadline.as_micros(), Ordering::Release);
+        let first = !was_renewed && self.is_renewed();
         let number = match phase {
             Phase::Held => 0,
             Phase::Suspect => 1,
@@ -108,7 +110,7 @@ impl Cell {
                 LOST + u8::try_from(at).unwrap_or(1)
             }
         };
-        self.phase.swap(number, Ordering::AcqRel) != number
+        self.phase.swap(number, Ordering::AcqRel) != number || first
     }
 
     /// Wakes the tasks that watch this guard; never under the engine's lock.
@@ -118,21 +120,39 @@ impl Cell {
 
     /// Resolves when the guard has ended, with the reason.
     pub(crate) async fn lost(&self) -> LossReason {
+        self.until(|| match self.told() {
+            Phase::Lost(reason) => Some(reason),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Resolves when the lease has been renewed, or the guard has ended.
+    pub(crate) async fn renewed(&self) {
+        self.until(|| (self.is_renewed() || matches!(self.told(), Phase::Lost(_))).then_some(())).await
+    }
+
+    /// Looks now, and again whenever `ring` is called.
+    async fn until<T>(&self, look: impl Fn() -> Option<T>) -> T {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            if let Phase::Lost(reason) = self.told() {
-                return reason;
+            if let Some(found) = look() {
+                return found;
             }
             changed.await;
         }
     }
 
+    /// Whether the deadline is no longer the one of the grant.
+    fn is_renewed(&self) -> bool {
+        self.deadline() != self.first.1
+    }
+
     /// The time that margins are fractions of. A `max_hold` shorter than the TTL is the real end. A lease that was
     /// handed over is short until it is renewed.
     pub(crate) fn margin_base(&self) -> Duration {
-        let (lease, end) = self.first;
-        let lease = if self.deadline() == end { lease.min(self.ttl) } else { self.ttl };
+        let lease = if self.is_renewed() { self.ttl } else { self.first.0.min(self.ttl) };
         self.max_end.map_or(lease, |end| end.since(self.since).min(lease))
     }
 }

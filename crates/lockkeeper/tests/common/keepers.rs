@@ -5,7 +5,7 @@ use lockkeeper::clock::system_now;
 use lockkeeper::store::Claim;
 use lockkeeper::{Error, Guard, HolderId, Keeper, LockName, Mode};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer than any hand-over that a test waits for; reached only when something hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -18,6 +18,15 @@ pub async fn keeper(url: &str, ttl: Duration) -> Keeper {
 /// The lock, as soon as it is free.
 pub async fn taken(keeper: &Keeper, name: &str) -> Guard {
     keeper.lock(name).wait(PATIENCE).acquire().await.expect("granted")
+}
+
+/// Returns when so many claims stand in line.
+pub async fn in_line(keeper: &Keeper, name: &str, count: u32) {
+    let end = Instant::now() + PATIENCE;
+    while keeper.inspect(name).await.expect("inspected").is_none_or(|record| record.waiting != count) {
+        assert!(Instant::now() < end, "{count} wait for {name}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// What a store that cannot be asked answers: neither a guard nor "held".

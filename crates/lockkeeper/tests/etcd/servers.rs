@@ -1,7 +1,7 @@
 //! The etcd store and what servers do: refuse, forget leases, compact, fill up, freeze, die.
 #![allow(clippy::print_stdout, reason = "measured times are for people")]
 
-use crate::keepers::{keeper, taken};
+use crate::keepers::{in_line, keeper, taken};
 use lockkeeper::{Error, ErrorKind, Guard, Keeper, LossReason, Phase};
 use std::io::Write;
 use std::process::Stdio;
@@ -25,15 +25,6 @@ async fn taken_at_last(keeper: &Keeper, name: &str) -> Guard {
 
 async fn connect_error(url: &str) -> Error {
     Keeper::connect(url).await.map(|_| ()).expect_err("an error")
-}
-
-/// A claim stands in line.
-async fn waits(keeper: &Keeper, name: &str, count: u32) {
-    let end = Instant::now() + SOON;
-    while keeper.inspect(name).await.expect("inspected").is_none_or(|record| record.waiting != count) {
-        assert!(Instant::now() < end, "{count} wait for {name}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// The ids of all leases, as `etcdctl` writes them.
@@ -62,8 +53,7 @@ async fn a_revoked_lease_ends_all_its_guards_at_once_and_says_why() {
     eventually(SOON, "the end of the lease is watched", || {
         server.ctl(&["get", "/lk/lease/", "--prefix"]).contains("session")
     });
-    // The watch itself follows the key within a round trip.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // The watch may come later: it begins with the revision of the key.
     revoke(&server, &[]);
     let began = Instant::now();
     for guard in &guards {
@@ -72,7 +62,7 @@ async fn a_revoked_lease_ends_all_its_guards_at_once_and_says_why() {
         assert!(guard.check().is_err());
     }
     println!("20 guards of a revoked lease were told {:?} after etcdctl had returned", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(1), "a renewal would have told after 20 s");
+    assert!(began.elapsed() < LONG / 6, "a renewal would have told after 20 s");
     assert_eq!(shared.lost().await, LossReason::SessionEnded);
     // The next one gets another lease, and a higher token.
     let next = taken(&keeper, "revoked-0").await;
@@ -90,7 +80,7 @@ async fn a_waiter_whose_lease_was_revoked_stands_in_line_anew_and_never_holds_on
     for _ in 0..5 {
         let lock = waiter.lock("x").wait(SOON);
         let waiting = tokio::spawn(async move { lock.acquire().await });
-        waits(&holder, "x", 1).await;
+        in_line(&holder, "x", 1).await;
         let before = server.ctl(&["get", "x/", "--prefix", "--keys-only"]);
         revoke(&server, &keep);
         eventually(SOON, "it stands in line anew", || {
@@ -99,11 +89,11 @@ async fn a_waiter_whose_lease_was_revoked_stands_in_line_anew_and_never_holds_on
         });
         assert!(!waiting.is_finished(), "no holder has released");
         waiting.abort();
-        waits(&holder, "x", 0).await;
+        in_line(&holder, "x", 0).await;
     }
     let lock = waiter.lock("x").wait(SOON);
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    waits(&holder, "x", 1).await;
+    in_line(&holder, "x", 1).await;
     revoke(&server, &keep);
     held.release().await.expect("released");
     let guard = waiting.await.expect("a task").expect("granted");
@@ -118,14 +108,13 @@ async fn a_broken_or_deleted_key_is_told_without_a_renewal() {
     let (a, b) = (keeper(&server.url(), LONG).await, keeper(&server.url(), LONG).await);
     let guard = taken(&a, "broken").await;
     eventually(SOON, "the lease is watched", || server.ctl(&["get", "/lk/lease/", "--prefix"]).contains("session"));
-    tokio::time::sleep(Duration::from_millis(300)).await;
     b.break_lock("broken", guard.token()).await.expect("answered").expect("broken");
     assert_eq!(tokio::time::timeout(Duration::from_secs(10), guard.lost()).await, Ok(LossReason::Broken));
     // A claim that came out of the line is watched from there on.
     let held = taken(&b, "deleted").await;
     let lock = a.lock("deleted").wait(SOON);
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    waits(&b, "deleted", 1).await;
+    in_line(&b, "deleted", 1).await;
     held.release().await.expect("released");
     let guard = waiting.await.expect("a task").expect("granted");
     server.ctl(&["del", "deleted/", "--prefix"]);
@@ -177,7 +166,7 @@ async fn compaction_does_not_stop_a_hand_over() {
         let held = taken(&a, "x").await;
         let lock = b.lock("x").wait(SOON);
         let waiting = tokio::spawn(async move { lock.acquire().await });
-        waits(&a, "x", 1).await;
+        in_line(&a, "x", 1).await;
         let text = server.ctl(&["put", "noise", &round.to_string(), "-w", "json"]);
         let revision = text.split("\"revision\":").nth(1).and_then(|t| t.split([',', '}']).next()).expect("a revision");
         server.ctl(&["compact", revision]);
@@ -200,7 +189,7 @@ async fn a_waiter_whose_watch_broke_is_let_in_after_the_restart() {
     let held = taken(&a, "x").await;
     let lock = b.lock("x").wait(SOON);
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    waits(&a, "x", 1).await;
+    in_line(&a, "x", 1).await;
     server.kill();
     server.start();
     let token = held.token();

@@ -1,6 +1,6 @@
 //! Two holders read and write one value; the older one's statements may come at any time.
 
-use crate::{Database, Refused, Session, Tx, fresh, pass_of};
+use crate::{Database, Refused, Session, Tx, fresh, pass_of, settled};
 use fastrand::Rng;
 use lockkeeper::Pass;
 use std::sync::Mutex;
@@ -40,7 +40,7 @@ impl Holder {
         let (pass, mut seen) = (&self.pass, None);
         let before = self.read.take();
         let enters = entry == Entry::First || (entry == Entry::OnlyAtWrites && before.is_some());
-        let done = self.session.transaction(&mut |tx| {
+        let mut body = |tx: &mut dyn Tx| -> Result<(), Refused> {
             if enters {
                 tx.enter(resource, pass)?;
             }
@@ -51,8 +51,8 @@ impl Holder {
                     Ok(())
                 }
             }
-        });
-        match done {
+        };
+        match settled(|| self.session.transaction(&mut body)) {
             Ok(()) => {
                 self.read = seen;
                 before.is_some()

@@ -104,6 +104,17 @@ pub(crate) trait Tx {
 
 pub(crate) type Body<'a> = dyn FnMut(&mut dyn Tx) -> Result<(), Refused> + 'a;
 
+/// Repeats what the database wants repeated. A serializable transaction may be refused because of any other on the
+/// server, also one of another test: which rows share a page decides it.
+pub(crate) fn settled<T>(mut act: impl FnMut() -> Result<T, Refused>) -> Result<T, Refused> {
+    loop {
+        match act() {
+            Err(Refused::Conflict) => {}
+            done => return done,
+        }
+    }
+}
+
 /// A connection.
 pub(crate) trait Session: Send {
     /// Commits when the body succeeds, else rolls back.

@@ -1,7 +1,7 @@
 //! Entries that go wrong, or are made in ways the page does not show: none of them may lower a fence.
 
 use crate::sqlite::Sqlite;
-use crate::{Database, RUNTIME, Refused, fresh, mariadb, pass, postgres, shared_pass};
+use crate::{Database, RUNTIME, Refused, fresh, mariadb, pass, postgres, settled, shared_pass};
 use lockkeeper::fence::{self, FenceError, Refusal, is_stale};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
@@ -24,16 +24,13 @@ pub(crate) fn first_entries(database: &dyn Database) {
                 let mut session = database.session();
                 for (resource, accepted) in resources.iter().zip(accepted) {
                     together.wait();
-                    let done = loop {
-                        let done = session.transaction(&mut |tx| {
+                    let done = settled(|| {
+                        session.transaction(&mut |tx| {
                             tx.enter(resource, &pass(token))?;
                             let value = tx.read(resource)?;
                             tx.write(resource, value + 1)
-                        });
-                        if done != Err(Refused::Conflict) {
-                            break done;
-                        }
-                    };
+                        })
+                    });
                     match done {
                         Ok(()) => drop(accepted.fetch_add(1, Ordering::SeqCst)),
                         Err(refused) => assert!(refused.is_stale() && token == 33, "{token}: {refused:?}"),
@@ -44,7 +41,7 @@ pub(crate) fn first_entries(database: &dyn Database) {
     });
     for (resource, accepted) in resources.iter().zip(&accepted) {
         assert_eq!(database.get(resource), accepted.load(Ordering::SeqCst), "{resource}");
-        let late = database.session().transaction(&mut |tx| tx.enter(resource, &pass(33)));
+        let late = settled(|| database.session().transaction(&mut |tx| tx.enter(resource, &pass(33))));
         assert!(late.is_err_and(|refused| refused.is_stale()), "{resource}");
     }
 }
@@ -57,7 +54,7 @@ pub(crate) fn rolled_back(database: &dyn Database) {
         |token: u64, store: Option<&'static str>| store.map_or_else(|| pass(token), |store| pass(token).store(store));
     for before in [None, Some(20)] {
         if let Some(token) = before {
-            session.transaction(&mut |tx| tx.enter(&resource, &enter(token, Some("redis")))).unwrap();
+            settled(|| session.transaction(&mut |tx| tx.enter(&resource, &enter(token, Some("redis"))))).unwrap();
         }
         let undone = session.transaction(&mut |tx| {
             tx.enter(&resource, &enter(40, None))?;
@@ -66,10 +63,10 @@ pub(crate) fn rolled_back(database: &dyn Database) {
         assert_eq!(undone, Err(Refused::Conflict));
     }
     for (token, store, refusal) in [(19, None, Refusal::Stale), (50, Some("etcd"), Refusal::OtherStore)] {
-        let refused = session.transaction(&mut |tx| tx.enter(&resource, &enter(token, store)));
+        let refused = settled(|| session.transaction(&mut |tx| tx.enter(&resource, &enter(token, store))));
         assert!(matches!(&refused, Err(Refused::Fence { refusal: r, .. }) if *r == refusal), "{token}: {refused:?}");
     }
-    session.transaction(&mut |tx| tx.enter(&resource, &enter(21, None))).unwrap();
+    settled(|| session.transaction(&mut |tx| tx.enter(&resource, &enter(21, None)))).unwrap();
 }
 
 /// Entries without a transaction, from many connections: they protect no write, but the fence must still only rise.

@@ -1,6 +1,6 @@
 //! What a fence decides, compared with the rule written once more in Rust.
 
-use crate::{Database, Refused, Shown, fresh, pass, pass_of, shared_pass};
+use crate::{Database, Refused, Shown, fresh, pass, pass_of, settled, shared_pass};
 use lockkeeper::fence::{Marks, Refusal};
 use lockkeeper::{HolderId, LockName, Pass, SharedPass, Token};
 
@@ -81,14 +81,14 @@ pub(crate) fn agree(database: &dyn Database) {
             let case = Case::random();
             history.push(case);
             let expected = model.enter(case);
-            let decided = match session.transaction(&mut |tx| tx.enter(&resource, &*case.shown())) {
+            let decided = match settled(|| session.transaction(&mut |tx| tx.enter(&resource, &*case.shown()))) {
                 Ok(()) => None,
                 Err(Refused::Fence { refusal, code, message }) => {
                     assert_eq!(refusal == Refusal::Stale, code == database.stale_code(), "{code} {message}");
                     assert!(!message.contains(&HolderId::from_u128(1).to_hex()), "{message}");
                     Some(refusal)
                 }
-                Err(Refused::Conflict) => panic!("no other transaction is inside"),
+                Err(Refused::Conflict) => unreachable!("conflicts are settled"),
             };
             assert_eq!(decided, expected, "{history:?}");
             *if decided.is_none() { &mut entered } else { &mut refused } += 1;
@@ -130,8 +130,8 @@ fn the_model_is_the_rule_of_marks() {
 
 pub(crate) fn ranges(database: &dyn Database) {
     let mut session = database.session();
-    let mut enter =
-        |resource: &str| session.transaction(&mut |tx| tx.enter(resource, &pass(Token::MAX.get()).store("s"))).err();
+    let highest = pass(Token::MAX.get()).store("s");
+    let mut enter = |resource: &str| settled(|| session.transaction(&mut |tx| tx.enter(resource, &highest))).err();
     for resource in ["", &"x".repeat(513), &"ö".repeat(257)] {
         let refused = enter(resource);
         assert!(matches!(refused, Some(Refused::Fence { refusal: Refusal::Invalid, .. })), "{refused:?}");
@@ -154,5 +154,5 @@ pub(crate) fn ranges(database: &dyn Database) {
 }
 
 fn session_enter(database: &dyn Database, resource: &str, shown: &dyn Shown) -> Option<Refused> {
-    database.session().transaction(&mut |tx| tx.enter(resource, shown)).err()
+    settled(|| database.session().transaction(&mut |tx| tx.enter(resource, shown))).err()
 }

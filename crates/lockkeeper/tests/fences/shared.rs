@@ -1,6 +1,6 @@
 //! Shared holders at a fence: an earlier writer never writes after their entry, and they do not exclude each other.
 
-use crate::{Database, RUNTIME, Refused, Session, Shown, fresh, pass_of, shared_pass};
+use crate::{Database, RUNTIME, Refused, Session, Shown, Tx, fresh, pass_of, settled, shared_pass};
 use fastrand::Rng;
 use lockkeeper::fence::is_stale;
 use lockkeeper::{ErrorKind, Fence, Keeper, Pass};
@@ -16,30 +16,23 @@ fn holder(token: u64, id: u128) -> Pass {
 /// Enters and reads.
 fn read(session: &mut dyn Session, resource: &str, shown: &dyn Shown) -> Result<i64, Refused> {
     let mut seen = 0;
-    let done = session.transaction(&mut |tx| {
+    let mut body = |tx: &mut dyn Tx| -> Result<(), Refused> {
         tx.enter(resource, shown)?;
         seen = tx.read(resource)?;
         Ok(())
-    });
-    done.map(|()| seen)
+    };
+    settled(|| session.transaction(&mut body))?;
+    Ok(seen)
 }
 
 /// Enters and writes.
 fn write(session: &mut dyn Session, resource: &str, shown: &dyn Shown, value: i64) -> Result<(), Refused> {
-    session.transaction(&mut |tx| {
-        tx.enter(resource, shown)?;
-        tx.write(resource, value)
+    settled(|| {
+        session.transaction(&mut |tx| {
+            tx.enter(resource, shown)?;
+            tx.write(resource, value)
+        })
     })
-}
-
-/// Repeats what the database wants repeated.
-fn settled<T>(mut act: impl FnMut() -> Result<T, Refused>) -> Result<T, Refused> {
-    loop {
-        match act() {
-            Err(Refused::Conflict) => {}
-            done => return done,
-        }
-    }
 }
 
 /// A writes, is frozen past its lease, and wakes while B reads as a Shared holder. The token of B is higher, or, as in
@@ -72,73 +65,92 @@ pub(crate) fn stale_writer(database: &dyn Database) {
 /// An earlier writer is inside and has not committed: the Shared holder waits for it, and then reads what it wrote.
 pub(crate) fn waits_for_a_writer(database: &dyn Database) {
     for entered_before in [false, true] {
-        let resource = fresh("writer-inside");
-        database.set(&resource, 100);
-        if entered_before {
-            assert_eq!(read(&mut *database.session(), &resource, &shared_pass(32)), Ok(100));
-        }
-        let (inside, is_inside) = channel();
-        let (finished, finishes) = channel();
-        std::thread::scope(|scope| {
-            let name = &resource;
-            scope.spawn(move || {
-                let mut session = database.session();
-                is_inside.recv().unwrap();
-                finished.send(settled(|| read(&mut *session, name, &shared_pass(34)))).unwrap();
-            });
-            let mut session = database.session();
-            let writer = session.transaction(&mut |tx| {
-                tx.enter(name, &holder(33, 1))?;
-                inside.send(()).unwrap();
-                let early = finishes.recv_timeout(Duration::from_millis(200));
-                assert!(early.is_err(), "{early:?}: entered beside a writer");
-                tx.write(name, 101)
-            });
-            writer.unwrap();
-            assert_eq!(finishes.recv_timeout(SOON).expect("the Shared holder gets in"), Ok(101));
-            let late = write(&mut *session, name, &holder(33, 1), 666);
-            assert!(late.is_err_and(|r| r.is_stale()));
-        });
+        settled(|| wait_for_a_writer(database, entered_before)).unwrap();
     }
+}
+
+/// One round; `Conflict` when the database has refused the writer, whose write no reader can see then.
+fn wait_for_a_writer(database: &dyn Database, entered_before: bool) -> Result<(), Refused> {
+    let resource = fresh("writer-inside");
+    database.set(&resource, 100);
+    if entered_before {
+        assert_eq!(read(&mut *database.session(), &resource, &shared_pass(32)), Ok(100));
+    }
+    let (inside, is_inside) = channel();
+    let (finished, finishes) = channel();
+    std::thread::scope(|scope| {
+        let name = &resource;
+        scope.spawn(move || {
+            let mut session = database.session();
+            // Never told when the writer does not get in.
+            if is_inside.recv().is_ok() {
+                finished.send(read(&mut *session, name, &shared_pass(34))).unwrap();
+            }
+        });
+        let mut session = database.session();
+        // Dropped when this ends, also early: the thread is told.
+        let inside = inside;
+        session.transaction(&mut |tx| {
+            tx.enter(name, &holder(33, 1))?;
+            inside.send(()).unwrap();
+            let early = finishes.recv_timeout(Duration::from_millis(200));
+            assert!(early.is_err(), "{early:?}: entered beside a writer");
+            tx.write(name, 101)
+        })?;
+        assert_eq!(finishes.recv_timeout(SOON).expect("the Shared holder gets in"), Ok(101));
+        let late = write(&mut *session, name, &holder(33, 1), 666);
+        assert!(late.is_err_and(|r| r.is_stale()));
+        Ok(())
+    })
 }
 
 /// A Shared holder is inside, with an entry that raised the mark or one that did not. An earlier writer waits for it,
 /// and is then refused. The next holder waits, and gets in.
 pub(crate) fn is_waited_for(database: &dyn Database) {
     for (entered_before, token) in [(false, 33), (true, 33), (false, 35), (true, 35)] {
-        let resource = fresh("reader-inside");
-        database.set(&resource, 100);
-        write(&mut *database.session(), &resource, &holder(33, 1), 101).unwrap();
-        if entered_before {
-            assert_eq!(read(&mut *database.session(), &resource, &shared_pass(34)), Ok(101));
-        }
-        let (inside, is_inside) = channel();
-        let (finished, finishes) = channel();
-        std::thread::scope(|scope| {
-            let name = &resource;
-            scope.spawn(move || {
-                let mut session = database.session();
-                is_inside.recv().unwrap();
-                finished.send(settled(|| write(&mut *session, name, &holder(token, 1), 666))).unwrap();
-            });
-            let reader = database.session().transaction(&mut |tx| {
-                tx.enter(name, &shared_pass(34))?;
-                assert_eq!(tx.read(name), Ok(101));
-                inside.send(()).unwrap();
-                let early = finishes.recv_timeout(Duration::from_millis(200));
-                assert!(early.is_err(), "{token} ended beside a Shared holder: {early:?}");
-                assert_eq!(tx.read(name), Ok(101));
-                Ok(())
-            });
-            reader.unwrap();
-            let done = finishes.recv_timeout(SOON).expect("the writer goes on");
-            match token {
-                33 => assert!(done.as_ref().is_err_and(Refused::is_stale), "{done:?}"),
-                _ => assert_eq!(done, Ok(())),
+        settled(|| wait_for_a_reader(database, entered_before, token)).unwrap();
+    }
+}
+
+/// One round; `Conflict` when the database has refused the reader, which keeps no writer out then.
+fn wait_for_a_reader(database: &dyn Database, entered_before: bool, token: u64) -> Result<(), Refused> {
+    let resource = fresh("reader-inside");
+    database.set(&resource, 100);
+    write(&mut *database.session(), &resource, &holder(33, 1), 101).unwrap();
+    if entered_before {
+        assert_eq!(read(&mut *database.session(), &resource, &shared_pass(34)), Ok(101));
+    }
+    let (inside, is_inside) = channel();
+    let (finished, finishes) = channel();
+    std::thread::scope(|scope| {
+        let name = &resource;
+        scope.spawn(move || {
+            let mut session = database.session();
+            // Never told when the reader does not get in.
+            if is_inside.recv().is_ok() {
+                finished.send(write(&mut *session, name, &holder(token, 1), 666)).unwrap();
             }
         });
-        assert_eq!(database.get(&resource), if token == 33 { 101 } else { 666 });
-    }
+        // Dropped when this ends, also early: the thread is told.
+        let inside = inside;
+        database.session().transaction(&mut |tx| {
+            tx.enter(name, &shared_pass(34))?;
+            assert_eq!(tx.read(name)?, 101);
+            inside.send(()).unwrap();
+            let early = finishes.recv_timeout(Duration::from_millis(200));
+            assert!(early.is_err(), "{token} ended beside a Shared holder: {early:?}");
+            assert_eq!(tx.read(name)?, 101);
+            Ok(())
+        })?;
+        let done = finishes.recv_timeout(SOON).expect("the writer goes on");
+        match token {
+            33 => assert!(done.as_ref().is_err_and(Refused::is_stale), "{done:?}"),
+            _ => assert_eq!(done, Ok(())),
+        }
+        Ok(())
+    })?;
+    assert_eq!(database.get(&resource), if token == 33 { 101 } else { 666 });
+    Ok(())
 }
 
 /// How the Shared holder of an interleaving reads.

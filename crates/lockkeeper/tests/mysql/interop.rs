@@ -5,7 +5,7 @@
 mod peer;
 
 use crate::keepers::taken;
-use lockkeeper::{ErrorKind, Keeper, LossReason};
+use lockkeeper::{Keeper, LossReason};
 use peer::{Peer, Section, installed, section};
 use std::path::Path;
 use std::process::Command;
@@ -138,10 +138,8 @@ async fn take_turns(kind: Kind) {
         for _ in 0..3 {
             assert!(peer.ask(&format!("take {name} 20000")), "free");
             let lock = keeper.lock(name);
-            assert!(lock.try_acquire().await.expect("answered").is_none(), "theirs");
-            let busy = lock.clone().wait(Duration::from_millis(30)).acquire().await.map(|_| ()).expect_err("theirs");
-            assert_eq!(busy.kind(), ErrorKind::Busy);
-            let held = busy.held().expect("a holder");
+            // Not a short wait: on a busy machine that ends without an answer, which is an outage and not a holder.
+            let held = lock.try_acquire_or_held().await.expect("answered").map(drop).expect_err("theirs");
             assert!(held.holder.is_none() && held.token.is_none(), "{held:?}");
             if kind.peer == "shedlock" {
                 let left = held.remaining.expect("their lease is in the row");

@@ -101,7 +101,7 @@ async fn a_frozen_server_loses_the_lock_at_its_deadline_and_not_before() {
         server.pause();
         assert_eq!(guard.lost().await, LossReason::Expired);
         let after = began.elapsed();
-        assert!((Duration::from_millis(1500)..Duration::from_secs(8)).contains(&after), "{after:?}");
+        assert!((Duration::from_millis(1500)..SOON).contains(&after), "{after:?}");
         assert_eq!(refusal(&keeper, "y").await.kind(), ErrorKind::Unavailable);
         server.resume();
         drop(guard);
@@ -467,7 +467,7 @@ async fn the_end_of_a_session_is_told_at_once() {
             assert_eq!(guard.lost().await, LossReason::SessionEnded);
             assert!(guard.check().is_err());
         }
-        assert!(began.elapsed() < TTL, "{:?}", began.elapsed());
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     }
     let guard = taken(&mine, "one").await;
     // The other connection alone is no loss.
@@ -515,7 +515,7 @@ async fn a_stepping_clock_delays_no_waiter_for_long_and_tokens_rise() {
     ));
     let asked = Instant::now();
     drop(taken(&a, "z").await);
-    assert!(asked.elapsed() < TTL * 3, "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
     // Forward: leases are over, and their holders are told by the next renewal.
     let guard = taken(&a, "y").await;
     server.step_clock(HOUR);

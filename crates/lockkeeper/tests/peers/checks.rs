@@ -2,7 +2,7 @@
 
 use super::{Kind, Peer, Place, Section, now, section};
 use crate::keepers::taken;
-use lockkeeper::{ErrorKind, Keeper, LossReason, Phase};
+use lockkeeper::{Keeper, LossReason, Phase};
 use std::time::Duration;
 use testkit::{SOON, TempDir, eventually};
 use tokio::task::JoinSet;
@@ -196,12 +196,9 @@ pub(crate) async fn keep_out(kind: Kind) {
     for ttl in if kind.endless() { [20_000, 0] } else { [20_000, 20_000] } {
         for lock in &modes {
             assert!(peer.ask(&format!("take {key} {ttl}")).0, "free");
-            assert!(lock.try_acquire().await.expect("answered").is_none());
-            let busy = lock.clone().wait(Duration::from_millis(30)).acquire().await.map(|_| ()).expect_err("theirs");
-            assert_eq!(busy.kind(), ErrorKind::Busy);
-            let held = busy.held().expect("a holder");
-            // A wait that has ended is taken out of line in the background; a try just then would stand behind it.
-            eventually(SOON, "no waiter is in line", || server.cli(&["EXISTS", &line]) == "0");
+            // Not a short wait: on a busy machine that ends without an answer, which is an outage and not a holder.
+            let held = lock.try_acquire_or_held().await.expect("answered").map(drop).expect_err("theirs");
+            assert_eq!(server.cli(&["EXISTS", &line]), "0", "a try does not queue");
             assert!(held.holder.is_none() && held.token.is_none() && held.since.is_none(), "{held:?}");
             let record = keeper.inspect(&name).await.expect("answered").expect("held");
             assert!(record.holders.len() == 1 && record.holders[0].note.is_none(), "{record:?}");

@@ -24,7 +24,9 @@ async fn a_session_lasts_as_long_as_an_heir_with_a_longer_ttl_believes() {
     let near = Keeper::connect(near).await.expect("connected");
     let far = Keeper::connect(format!("{}?mode=advisory", server.url())).await.expect("connected");
     let held = near.lock("x").acquire().await.expect("granted");
-    let (first, second) = (far.lock("x").ttl(SHORT).wait(Duration::from_secs(1)), far.lock("x").ttl(LONG).wait(SOON));
+    // The session is open before a short wait begins: without an answer that would end as an outage, not as busy.
+    far.lock("y").acquire().await.expect("granted").release().await.expect("released");
+    let (first, second) = (far.lock("x").ttl(SHORT).wait(SHORT), far.lock("x").ttl(LONG).wait(SOON));
     let mut first = std::pin::pin!(first.acquire());
     // Polled once, so that it is the first in line.
     assert!(tokio::time::timeout(Duration::ZERO, &mut first).await.is_err(), "it waits");

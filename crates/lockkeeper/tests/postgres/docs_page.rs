@@ -127,11 +127,11 @@ async fn a_silent_host_has_half_of_the_time_and_is_not_asked_again() {
     let alone = format!("postgres://127.0.0.1:{port}/postgres?connect_timeout=700ms");
     let error = Keeper::connect(alone).await.map(drop).expect_err("silent");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!((700..4000).contains(&began.elapsed().as_millis()), "the whole time: {:?}", began.elapsed());
+    assert!(began.elapsed() >= Duration::from_millis(700), "the whole time: {:?}", began.elapsed());
 
-    let limit = Duration::from_secs(3);
+    let limit = Duration::from_secs(12);
     asked.store(0, Ordering::SeqCst);
-    let url = format!("postgres://postgres@127.0.0.1:{port},127.0.0.1:{}/postgres?connect_timeout=3s", server.port());
+    let url = format!("postgres://postgres@127.0.0.1:{port},127.0.0.1:{}/postgres?connect_timeout=12s", server.port());
     let began = Instant::now();
     let keeper = keeper(&url).await;
     assert!((limit / 2..limit).contains(&began.elapsed()), "half of it: {:?}", began.elapsed());

@@ -110,7 +110,7 @@ async fn only_a_hand_over_notifies_and_one_that_is_lost_is_made_up_for() {
          END $$;
          ALTER ROLE postgres SET search_path = spy, pg_catalog",
     );
-    let ttl = Duration::from_secs(6);
+    let ttl = Duration::from_secs(15);
     let [a, b] = [(); 2].map(|()| Keeper::builder().ttl(ttl).connect(server.url()));
     let (a, b) = (a.await.expect("connected"), b.await.expect("connected"));
     let notes = || server.sql("SELECT count(*) FROM spy.notes");

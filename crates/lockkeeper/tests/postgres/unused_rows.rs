@@ -1,8 +1,8 @@
 //! What the PostgreSQL stores remove when nothing uses it any more: also while a keeper is busy, and without waiting
 //! for another client's transaction.
 
+use lockkeeper::stores::postgres::AdvisoryStore;
 use lockkeeper::stores::postgres::PostgresStore;
-use lockkeeper::stores::postgres::advisory::AdvisoryStore;
 use lockkeeper::{Keeper, Phase};
 use std::sync::Arc;
 use std::time::Duration;

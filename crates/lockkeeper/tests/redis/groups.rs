@@ -1,6 +1,6 @@
 //! The Redis store on several servers: replicas that confirm, Sentinels that fail over, Clusters that move slots.
 
-use crate::keepers::{keeper, taken};
+use crate::keepers::{in_line, keeper, taken};
 use lockkeeper::{ErrorKind, Keeper, Phase};
 use std::time::{Duration, Instant};
 use testkit::{RedisCluster, RedisReplicas, RedisSentinel, RedisServer};
@@ -72,7 +72,7 @@ async fn sentinels_lead_to_the_new_primary_with_guards_and_waiters() {
     let waiter = keeper(&group.url(), TTL).await;
     let guard = taken(&holder, "x").await;
     let waiting = tokio::spawn(async move { taken(&waiter, "x").await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    in_line(&holder, "x", 1).await;
     let old = group.primary_port();
     group.servers.primary.kill();
     let began = Instant::now();

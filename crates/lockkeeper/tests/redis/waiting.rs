@@ -3,7 +3,7 @@
 
 use lockkeeper::store::{Event, Sink, Store};
 use lockkeeper::stores::redis::RedisStore;
-use lockkeeper::{Guard, Keeper};
+use lockkeeper::{ErrorKind, Guard, Keeper};
 use std::time::{Duration, Instant};
 use testkit::{Proxy, RedisServer, SOON, eventually};
 use tokio::task::JoinSet;
@@ -99,12 +99,15 @@ async fn a_waiter_whose_connections_are_cut_is_served_long_before_its_keep_alive
         eventually(SOON, "both listen", || push_connections(&server) == 2);
         assert!(cut(&server, which) >= 2, "{which:?}");
         let released = Instant::now();
-        guard.release().await.expect("released");
+        // The holder's own connection was cut too, and it may not have noticed: then its keeper repeats the release.
+        if let Err(error) = guard.release().await {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        }
         let guard = waiting.await.expect("no panic").expect("granted");
         let took = released.elapsed();
         println!("{which:?} cut: granted {took:?} after the release");
         // The first keep-alive of its place is due after a third of ten seconds.
-        assert!(took < Duration::from_secs(2), "{which:?}: {took:?}");
+        assert!(took < Duration::from_secs(3), "{which:?}: {took:?}");
         guard.release().await.expect("released");
     }
 }
@@ -125,6 +128,21 @@ async fn the_store_tells_when_a_listening_connection_ends_and_is_back() {
     // The connection that calls share is opened again by the next call, which needs no event.
     assert_eq!(cut(&server, Cut::Shared), 1);
     assert_eq!(next().await, Some(Event::Disconnected));
+    tending.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_connection_that_is_always_cut_is_opened_again_after_pauses() {
+    let server = RedisServer::new();
+    let store = RedisStore::connect(&format!("redis://127.0.0.1:{}", server.port())).await.expect("connected");
+    let tending = tokio::spawn(async move { store.tend(Sink::new(drop)).await });
+    let began = Instant::now();
+    for _ in 0..8 {
+        eventually(SOON, "the push connection is up", || cut(&server, Cut::Push) == 1);
+    }
+    // Pauses are at least 80, 160, 320 and then 500 ms. They begin anew after a connection that has lived for a second,
+    // as it may on a slow machine: that second counts too.
+    assert!(began.elapsed() >= Duration::from_millis(1_400), "{:?}", began.elapsed());
     tending.abort();
 }
 

@@ -8,7 +8,7 @@ use lockkeeper::stores::zookeeper::ZooKeeperStore;
 use lockkeeper::testing::Listener;
 use lockkeeper::{Keeper, LossReason, Phase, Store, Token};
 use std::time::{Duration, Instant};
-use testkit::{SOON, ZooKeeperServer};
+use testkit::{Gate, SOON, ZooKeeperServer, eventually};
 use zookeeper_client::{Acls, CreateMode};
 
 async fn store(server: &ZooKeeperServer, path: &str) -> ZooKeeperStore {
@@ -107,7 +107,7 @@ async fn a_strange_child_keeps_no_claim_in_the_line() {
     // Its answer never comes, but its child does.
     let mut claim = queued("x", Mode::Exclusive);
     let paused = server.pause();
-    let unanswered = tokio::time::timeout(Duration::from_millis(200), asked(&store, &claim)).await;
+    let unanswered = tokio::time::timeout(Duration::from_secs(2), asked(&store, &claim)).await;
     assert!(unanswered.is_err(), "the server stands still");
     drop(paused);
     let end = Instant::now() + SOON;
@@ -124,6 +124,26 @@ async fn a_strange_child_keeps_no_claim_in_the_line() {
     claim.unsettled = true;
     released(&store, &claim).await;
     assert_eq!(children(&client, "/strange/x").await, ["notes"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_whose_holder_has_gone_meanwhile_looks_again() {
+    let server = ZooKeeperServer::new();
+    let (gate, prompt) = (Gate::new(server.port()), store(&server, "gone").await);
+    let url = format!("zookeeper://127.0.0.1:{}/gone?follower_lag=1s&session_timeout=60s", gate.port());
+    let late = ZooKeeperStore::connect(&url).await.expect("connected");
+    let (holder, mut other) = (queued("x", Mode::Exclusive), queued("x", Mode::Exclusive));
+    other.queue = false;
+    assert!(matches!(asked(&prompt, &holder).await, Attempt::Granted(_)));
+    // It reads the line, which names no node, and then asks for the holder's node.
+    gate.hold_at(b"-lock-");
+    let trying = tokio::spawn(async move { asked(&late, &other).await });
+    eventually(SOON, "it asks who holds the lock", || gate.held() > 0);
+    released(&prompt, &holder).await;
+    gate.pass();
+    gate.deliver();
+    let answer = trying.await.expect("no panic");
+    assert!(matches!(answer, Attempt::Granted(_)), "{answer:?}");
 }
 
 /// Permits are given back in any order: each wakes as many as watched it, once.

@@ -49,7 +49,7 @@ async fn a_session_that_ends_takes_its_locks_with_it_and_the_next_claim_opens_an
         token = guards.iter().map(Guard::token).max();
     }
     // Told by the server, not by the end of the lease. A busy machine may be slow once.
-    assert!(quickest < Duration::from_secs(1), "{quickest:?}");
+    assert!(quickest < TTL / 2, "{quickest:?}");
     taken(&keeper, "a").await.release().await.expect("released");
 }
 
@@ -98,7 +98,7 @@ async fn a_frozen_server_loses_the_lock_at_its_deadline_and_the_rest_is_swept_wh
     let paused = server.pause();
     assert_eq!(guard.lost().await, LossReason::Expired);
     let after = began.elapsed();
-    assert!(after <= TTL + Duration::from_secs(2), "{after:?}");
+    assert!(after <= TTL + SOON, "{after:?}");
     drop(guard);
     drop(paused);
     // The session may have survived, with a claim that no task owns: the next one must not wait for its end.

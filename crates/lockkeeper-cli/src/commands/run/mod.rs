@@ -132,11 +132,10 @@ fn describe(keeper: &Keeper, name: &LockName, args: &RunArgs) -> Lock {
 /// A lock handed over late has little of its lease left: its renewal comes first, or the command would be stopped at once.
 async fn settle(guard: &Guard) -> Result<(), Failure> {
     let lease = guard.lease();
-    while lease.remaining() < lease.margin_base() / 2 {
-        guard.check()?;
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    if lease.remaining() < lease.margin_base() / 2 {
+        lease.renewed().await;
     }
-    Ok(())
+    Ok(guard.check()?)
 }
 
 /// Runs the command while the lock is held; its exit code.

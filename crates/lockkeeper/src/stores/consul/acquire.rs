@@ -3,8 +3,8 @@
 //! A session may lock its own key again, so a lock is never taken by locking alone: the same transaction compares that
 //! the key is absent, or free and unchanged since it was looked at. The index of that transaction is the token.
 
-use super::api::{Entry, Op, Txn};
 use super::core::{ClaimKey, ClaimState, Core, Session};
+use super::json::{Entry, Op, Txn};
 use super::keys::{LOCK_FLAGS, Value, no_lock};
 use crate::clock::{wall_micros, wall_time};
 use crate::error::{Error, Result};

@@ -20,6 +20,7 @@ mod connect;
 mod core;
 mod error;
 mod events;
+mod json;
 mod keys;
 mod operators;
 mod options;

@@ -1,7 +1,7 @@
 //! What people see and do.
 
-use super::api::{Entry, Op, SessionInfo, Txn};
 use super::core::Core;
+use super::json::{Entry, Op, SessionInfo, Txn};
 use super::keys::{LOCK_FLAGS, Value};
 use crate::clock::wall_time;
 use crate::duration;

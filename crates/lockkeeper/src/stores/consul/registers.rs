@@ -2,8 +2,8 @@
 //!
 //! The end of a value is a microsecond of the wall clocks of the clients that write and read: Consul ends no key by itself.
 
-use super::api::{Op, Txn};
 use super::core::Core;
+use super::json::{Op, Txn};
 use super::keys::{decode, field};
 use crate::clock::wall_micros;
 use crate::error::{Error, ErrorKind, Result};

@@ -1,8 +1,9 @@
 //! Keeping locks, and giving them back.
 
 use super::acquire::{Look, MAX_RACES, judge};
-use super::api::{Entry, MAX_OPS, Op, Txn};
+use super::api::MAX_OPS;
 use super::core::{ClaimState, Core};
+use super::json::{Entry, Op, Txn};
 use super::keys::Value;
 use crate::error::{Error, Result};
 use crate::store::{Claim, LossReason, Release, Renewal};

@@ -42,7 +42,7 @@ pub(in crate::stores) mod options;
 mod registers;
 mod renew;
 
-#[doc(hidden)]
+#[cfg(feature = "internals")]
 pub use layout::texts;
 
 use crate::error::Result;

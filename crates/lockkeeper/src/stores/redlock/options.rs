@@ -87,14 +87,14 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    fn parse(place: &str, pairs: &[(&str, &str)]) -> Result<RedlockOptions> {
-        let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        RedlockOptions::parse(place, &pairs)
+    fn parse(url: &str) -> Result<RedlockOptions> {
+        let url = crate::url::parse(url)?;
+        RedlockOptions::parse(&url.raw_place, &url.options)
     }
 
     #[test]
     fn a_url_lists_the_nodes() {
-        let s = parse("//u:p@a,b:7001,[::1]:7002/2", &[("max_ttl", "5s"), ("timeout", "100ms")]).unwrap();
+        let s = parse("redlock://u:p@a,b:7001,[::1]:7002/2?max_ttl=5s&timeout=100ms").unwrap();
         let places: Vec<_> = s.redis.nodes.iter().map(|(host, port)| format!("{host}:{port}")).collect();
         assert_eq!(places, ["a:6379", "b:7001", "::1:7002"]);
         assert_eq!((s.max_ttl, s.timeout), (Duration::from_secs(5), Duration::from_millis(100)));
@@ -102,25 +102,25 @@ mod tests {
 
     #[test]
     fn lists_that_cannot_work_are_refused_with_the_reason() {
-        for (place, pairs, why) in [
-            ("a,b,c", &[][..], "looks like"),
-            ("//a", &[], "redis://"),
-            ("//a,b", &[], "three"),
-            ("//a,b,a", &[], "twice"),
-            ("//a,b,a:6379", &[], "twice"),
-            ("//a,,c", &[], "empty"),
-            ("//a,b,c:x", &[], "port"),
-            ("//a,b,c", &[("max_ttl", "10ms")], "at least 1s"),
-            ("//a,b,c", &[("max_ttl", "x")], ""),
-            ("//a,b,c", &[("quorum", "2")], "known are"),
-            ("//a,b,c", &[("tls", "maybe")], "tls"),
-            ("//a,b,c", &[("layout", "redisson")], "plain layout only"),
-            ("//1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", &[], "too many"),
+        for (url, why) in [
+            ("redlock:a,b,c", "looks like"),
+            ("redlock://a", "redis://"),
+            ("redlock://a,b", "three"),
+            ("redlock://a,b,a", "twice"),
+            ("redlock://a,b,a:6379", "twice"),
+            ("redlock://a,,c", "empty"),
+            ("redlock://a,b,c:x", "port"),
+            ("redlock://a,b,c?max_ttl=10ms", "at least 1s"),
+            ("redlock://a,b,c?max_ttl=x", ""),
+            ("redlock://a,b,c?quorum=2", "known are"),
+            ("redlock://a,b,c?tls=maybe", "tls"),
+            ("redlock://a,b,c?layout=redisson", "plain layout only"),
+            ("redlock://1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", "too many"),
         ] {
-            let error = parse(place, pairs).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{place}");
-            assert!(error.to_string().contains(why), "{place}: {error}");
+            let error = parse(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+            assert!(error.to_string().contains(why), "{url}: {error}");
         }
-        assert!(!format!("{:?}", parse("//u:geheim@a,b,c", &[]).unwrap()).contains("geheim"));
+        assert!(!format!("{:?}", parse("redlock://u:geheim@a,b,c").unwrap()).contains("geheim"));
     }
 }

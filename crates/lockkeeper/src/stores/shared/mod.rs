@@ -11,12 +11,26 @@
 pub(super) mod address;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 pub(super) mod batch;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(super) mod clean;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(super) mod connecting;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 pub(super) mod connections;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 pub(super) mod inbox;
+#[cfg(all(
+    test,
+    any(
+        feature = "consul",
+        feature = "etcd",
+        feature = "mysql",
+        feature = "postgres",
+        feature = "redis",
+        feature = "zookeeper"
+    )
+))]
+pub(super) mod options_tests;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 pub(super) mod register;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]

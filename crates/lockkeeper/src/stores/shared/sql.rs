@@ -4,10 +4,28 @@ use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Written};
-use crate::store::{Attempt, Claim, Grant, Held, LossReason, Mode, Note, Release, Renewal};
+use crate::store::{
+    Attempt, Claim, Grant, Guarantee, Held, LossReason, Mode, Note, Release, Renewal, Runtime, StoreInfo,
+};
 use crate::token::{HolderId, Token};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
+
+/// What a store of rows with leases can do; `durable` says that its server answers after a commit is on disk.
+pub(in crate::stores) fn lease_info(store: &'static str, servers: String, durable: bool) -> StoreInfo {
+    StoreInfo {
+        servers,
+        queue: true,
+        shared: true,
+        permits: true,
+        push: true,
+        runtime: Runtime::Tokio,
+        // A few commits on a busy disk, so that a renewal comes in time.
+        ttl_floor: Duration::from_millis(100),
+        hand_over_slack: Duration::from_secs(1),
+        ..StoreInfo::new(store, if durable { Guarantee::Durable } else { Guarantee::Primary })
+    }
+}
 
 /// What is asked of the server for a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

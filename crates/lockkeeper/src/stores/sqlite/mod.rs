@@ -35,6 +35,7 @@
 //! cannot use it.
 
 mod events;
+mod fast_path;
 mod file;
 mod jobs;
 mod options;
@@ -65,9 +66,13 @@ use worker::{Signals, Worker};
 
 pub use options::{SqliteOptions, Synchronous};
 
-/// The statements of the fast path, for the benchmark's floor.
-#[doc(hidden)]
-pub use rows::{END, TAKE};
+/// The statement that takes a free lock, for the benchmark's floor.
+#[cfg(feature = "internals")]
+pub const TAKE: &str = fast_path::TAKE;
+
+/// The statement that ends a hold, for the benchmark's floor.
+#[cfg(feature = "internals")]
+pub const END: &str = fast_path::END;
 
 /// The process that opened SQLite first, 0 before.
 static OPENED_BY: AtomicU32 = AtomicU32::new(0);

@@ -1,38 +1,15 @@
-//! One name in the tables: the single statements of the fast path, and how a [`Slot`] is read and written back.
+//! One name in the tables: how a [`Slot`] is read and written back.
 
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
-use crate::store::slot::{At, Holder, Slot, Tomb, Waiter};
-use crate::store::{Claim, Grant, LossReason, Mode, Note};
+use crate::store::slot::{Holder, Slot, Tomb, Waiter};
+use crate::store::{Grant, LossReason, Mode, Note};
 use crate::token::{HolderId, Token};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, Row, named_params};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Takes a lock that has neither holders nor waiters, and draws its token. 9007199254740991 is the largest token.
-pub const TAKE: &str = "
-INSERT INTO lock (name, token, others, holder, expires, boot, since, keeper, host, pid, label)
-VALUES (:name, :wall, 0, :holder, :expires, :boot, :wall, :keeper, :host, :pid, :label)
-ON CONFLICT (name) DO UPDATE SET
-    token = max(token + 1, excluded.token), holder = excluded.holder, expires = excluded.expires, boot = excluded.boot,
-    since = excluded.since, stamp = NULL, lease = NULL, keeper = excluded.keeper, host = excluded.host,
-    pid = excluded.pid, label = excluded.label
-WHERE others = 0 AND (holder IS NULL OR boot <> excluded.boot OR expires <= :now)
-    AND token BETWEEN 0 AND 9007199254740990
-RETURNING token";
-
-/// Prolongs a lock without other holders or waiters; never shortens it.
-const PROLONG: &str = "
-UPDATE lock SET expires = max(expires, :expires)
-WHERE name = :name AND holder = :holder AND others = 0 AND boot = :boot AND expires > :now AND lease IS NULL";
-
-/// Ends a hold without waiters; the row stays, for its token.
-pub const END: &str = "
-UPDATE lock SET holder = NULL, expires = NULL, boot = NULL, since = NULL, stamp = NULL, lease = NULL, keeper = NULL,
-    host = NULL, pid = NULL, label = NULL
-WHERE name = :name AND holder = :holder AND others = 0 AND boot = :boot AND expires > :now";
 
 const READ_LOCK: &str = "
 SELECT token, others, holder, expires, boot, since, stamp, lease, keeper, host, pid, label FROM lock WHERE name = :name";
@@ -94,42 +71,6 @@ fn micros(d: Duration) -> i64 {
 
 pub(super) fn id_bytes(id: HolderId) -> [u8; 16] {
     id.to_u128().to_be_bytes()
-}
-
-pub(super) fn take(conn: &Connection, claim: &Claim, at: At, boot: i64) -> rusqlite::Result<Option<Token>> {
-    // A clock beyond the range of tokens is left to the step, which says so.
-    let Ok(floor) = Token::next(0, at.wall_us) else { return Ok(None) };
-    let mut statement = conn.prepare_cached(TAKE)?;
-    let mut rows = statement.query(named_params! {
-        ":name": claim.name.as_bytes(), ":wall": int(floor.get()), ":holder": id_bytes(claim.holder),
-        ":expires": int(at.now.after(claim.ttl).as_micros()), ":boot": boot, ":keeper": int(at.keeper),
-        ":host": claim.note.host, ":pid": claim.note.pid, ":label": claim.note.label,
-        ":now": int(at.now.as_micros()),
-    })?;
-    let token: Option<i64> = match rows.next()? {
-        Some(row) => Some(row.get(0)?),
-        None => None,
-    };
-    // The statement commits when it ends, not at its first row: only the end tells whether the grant is in the file.
-    while rows.next()?.is_some() {}
-    // The statement's own bounds keep the number a token.
-    Ok(token.and_then(|t| Token::new(t.unsigned_abs()).ok()))
-}
-
-pub(super) fn prolong(conn: &Connection, claim: &Claim, at: At, boot: i64) -> rusqlite::Result<bool> {
-    let changed = conn.prepare_cached(PROLONG)?.execute(named_params! {
-        ":name": claim.name.as_bytes(), ":holder": id_bytes(claim.holder), ":boot": boot,
-        ":expires": int(at.now.after(claim.ttl).as_micros()), ":now": int(at.now.as_micros()),
-    })?;
-    Ok(changed == 1)
-}
-
-pub(super) fn end(conn: &Connection, claim: &Claim, at: At, boot: i64) -> rusqlite::Result<bool> {
-    let changed = conn.prepare_cached(END)?.execute(named_params! {
-        ":name": claim.name.as_bytes(), ":holder": id_bytes(claim.holder), ":boot": boot,
-        ":now": int(at.now.as_micros()),
-    })?;
-    Ok(changed == 1)
 }
 
 /// A slot as it is in the tables, kept to write back only what a step changed.

@@ -1,5 +1,6 @@
 //! The steps of the store on an open connection. Each write runs inside the worker's transaction, at a given time.
 
+use super::fast_path;
 use super::file::Place;
 use super::rows::{self, Fault, Stored, id_bytes, int};
 use crate::clock::Stamp;
@@ -81,13 +82,13 @@ impl Steps {
         if claim.mode != Mode::Exclusive {
             return Ok(None);
         }
-        let token = rows::take(&self.conn, claim, at, self.boot)?;
+        let token = fast_path::take(&self.conn, claim, at, self.boot)?;
         Ok(token.map(|token| Attempt::Granted(Grant { token, stamp: claim.stamp, lease: claim.ttl })))
     }
 
     /// As [`take`](Self::take), for a renewal.
     pub(super) fn prolong(&self, claim: &Claim, at: At) -> rusqlite::Result<Option<Renewal>> {
-        Ok(rows::prolong(&self.conn, claim, at, self.boot)?.then_some(Renewal::Renewed(claim.ttl)))
+        Ok(fast_path::prolong(&self.conn, claim, at, self.boot)?.then_some(Renewal::Renewed(claim.ttl)))
     }
 
     /// As [`take`](Self::take), for a release.
@@ -96,7 +97,7 @@ impl Steps {
             // It has to leave a tombstone, which the step writes.
             return Ok(None);
         }
-        Ok(rows::end(&self.conn, claim, at, self.boot)?.then_some(Release::Released))
+        Ok(fast_path::end(&self.conn, claim, at, self.boot)?.then_some(Release::Released))
     }
 
     pub(super) fn try_acquire(&mut self, claim: &Claim, at: At) -> Result<Attempt, Fault> {

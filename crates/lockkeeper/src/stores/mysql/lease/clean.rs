@@ -5,12 +5,10 @@ use super::procedure;
 use crate::error::Result;
 use crate::name::LockName;
 use crate::stores::mysql::values::{NOW, bytes, literal, literals, number};
+use crate::stores::shared::clean::CLEAN_EVERY;
 use crate::stores::shared::timing::ASK_LIMIT;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// How often one keeper of a database removes rows.
-const EVERY: Duration = Duration::from_secs(600);
+use std::convert::Infallible;
+use std::time::Duration;
 
 /// How many rows one round looks at.
 const ROWS: usize = 1_000;
@@ -18,42 +16,31 @@ const ROWS: usize = 1_000;
 /// A day, in microseconds.
 const DAY: &str = "86400000000";
 
-/// When this keeper tries next.
-#[derive(Debug)]
-pub(super) struct Due(Mutex<Instant>);
-
-impl Default for Due {
-    fn default() -> Self {
-        Self(Mutex::new(Instant::now() + EVERY.mul_f64(fastrand::f64())))
-    }
-}
+/// The pause when there is more to remove than one round does.
+const MORE: Duration = Duration::from_secs(1);
 
 impl MysqlStore {
     /// Removes unused rows whenever it is due; never ends. Nothing depends on it.
-    pub(in crate::stores::mysql) async fn tidy(&self) -> std::convert::Infallible {
-        loop {
-            let due = *self.due.0.lock().unwrap_or_else(PoisonError::into_inner);
-            tokio::time::sleep_until(due.into()).await;
-            let more = match self.clean().await {
-                Ok(more) => more,
-                Err(error) => {
-                    crate::log::say(move || tracing::debug!(%error, "unused rows were not removed"));
-                    false
-                }
-            };
-            let pause = if more { Duration::from_secs(1) } else { EVERY.mul_f64(0.5 + fastrand::f64()) };
-            *self.due.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + pause;
-        }
+    pub(in crate::stores::mysql) async fn tidy(&self) -> Infallible {
+        self.due.tidy(MORE, || self.remove_unused()).await
+    }
+
+    /// One round of what `tend` does now and then; whether there may be more to remove.
+    ///
+    /// # Errors
+    /// What the server answers.
+    #[cfg(feature = "internals")]
+    pub async fn clean(&self) -> Result<bool> {
+        self.remove_unused().await
     }
 
     /// One round, unless another keeper has had one lately; whether there may be more to remove.
-    #[doc(hidden)]
-    pub async fn clean(&self) -> Result<bool> {
+    async fn remove_unused(&self) -> Result<bool> {
         let p = self.prefix();
         let ask = format!(
             "SET @lk_now = {NOW}; UPDATE `{p}layout` SET cleaned = @lk_now WHERE cleaned < @lk_now - {} OR cleaned > @lk_now; \
              SELECT ROW_COUNT(), NULL UNION ALL SELECT 0, reached FROM `{p}layout`",
-            EVERY.as_micros()
+            CLEAN_EVERY.as_micros()
         );
         let rows = self.ask(ask).await?;
         if rows.first().map_or(Ok(None), |row| number(row, 0))? != Some(1) {

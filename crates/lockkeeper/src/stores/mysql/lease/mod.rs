@@ -33,11 +33,10 @@ use super::schema::{self, Server};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::Register;
-use crate::store::{
-    Attempt, Break, Claim, Cursor, Guarantee, Mode, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
-};
+use crate::store::{Attempt, Break, Claim, Cursor, Mode, Page, Record, Release, Renewal, Sink, Store, StoreInfo};
+use crate::stores::shared::clean::Due;
 use crate::stores::shared::connecting;
-use crate::stores::shared::sql::{Answer, Op, out_of_tokens};
+use crate::stores::shared::sql::{self, Answer, Op, out_of_tokens};
 use crate::stores::shared::timing::{ASK_LIMIT, call_limit};
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
@@ -55,7 +54,7 @@ pub struct MysqlStore {
     waiting: Waiting,
     hints: FastPathHints,
     pub(super) server: Server,
-    due: clean::Due,
+    due: Due,
 }
 
 impl MysqlStore {
@@ -104,7 +103,7 @@ impl MysqlStore {
             waiting: Waiting::default(),
             hints: FastPathHints::default(),
             server,
-            due: clean::Due::default(),
+            due: Due::new(),
         })
     }
 
@@ -178,20 +177,8 @@ impl MysqlStore {
 #[async_trait]
 impl Store for MysqlStore {
     fn info(&self) -> StoreInfo {
-        let guarantee = if self.server.durable { Guarantee::Durable } else { Guarantee::Primary };
-        StoreInfo {
-            servers: self.options().server(),
-            queue: true,
-            shared: true,
-            permits: true,
-            // Asked for, not pushed; but hand-overs are told.
-            push: true,
-            runtime: Runtime::Tokio,
-            // A few commits on a busy disk, so that a renewal comes in time.
-            ttl_floor: Duration::from_millis(100),
-            hand_over_slack: Duration::from_secs(1),
-            ..StoreInfo::new("mysql", guarantee)
-        }
+        // Hand-overs are asked for here, and told as if they had been pushed.
+        sql::lease_info("mysql", self.options().server(), self.server.durable)
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {

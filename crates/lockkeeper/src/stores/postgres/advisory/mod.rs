@@ -22,7 +22,7 @@ mod operators;
 mod session;
 mod session_task;
 
-use super::clean::Due;
+use super::CLEAN_MORE;
 use super::error::map_err;
 use super::lease::{PostgresStore, queue};
 use super::options::{Kind, Options};
@@ -36,6 +36,7 @@ use crate::store::{
     Store, StoreInfo,
 };
 use crate::stores::postgres::keys::KeyRule;
+use crate::stores::shared::clean::Due;
 use crate::stores::shared::sql::Op;
 use crate::stores::shared::timing::ASK_LIMIT;
 use crate::token::Token;
@@ -48,7 +49,7 @@ use tokio::sync::{mpsc, oneshot};
 /// How long a machine that vanished can keep its locks beyond their TTL: until the server's questions went unanswered.
 const SLACK: Duration = Duration::from_secs(15);
 
-/// Advisory locks; see the [module](self).
+/// Advisory locks of a PostgreSQL server.
 #[derive(Debug)]
 pub struct AdvisoryStore {
     /// For registers and people: what does not need the session.
@@ -83,10 +84,18 @@ impl AdvisoryStore {
         Ok(Self { base, rule, task: Mutex::default(), tell, events: events.into(), due: Due::new() })
     }
 
+    /// One round of what `tend` does now and then; whether there may be more to remove.
+    ///
+    /// # Errors
+    /// What the server answers.
+    #[cfg(feature = "internals")]
+    pub async fn clean(&self) -> Result<bool> {
+        self.remove_unused().await
+    }
+
     /// Removes what nothing has used for a day; whether there may be more. It has a connection of its own for that: no
     /// renewal waits behind it.
-    #[doc(hidden)]
-    pub async fn clean(&self) -> Result<bool> {
+    async fn remove_unused(&self) -> Result<bool> {
         let connections = self.base.queues.connections();
         let text = format!("SELECT {}.clean()", connections.options().schema);
         let asked = async {
@@ -104,7 +113,7 @@ impl AdvisoryStore {
     }
 
     /// Lets unused rows be removed after this time; for a store that no keeper has yet.
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     pub fn clean_in(&self, pause: Duration) {
         self.due.set(pause);
     }
@@ -214,7 +223,7 @@ impl Store for AdvisoryStore {
             }
         };
         // Tidies while locks are held too: a keeper that always holds one would never do it otherwise.
-        tokio::join!(tell, self.due.tidy(|| self.clean()));
+        tokio::join!(tell, self.due.tidy(CLEAN_MORE, || self.remove_unused()));
     }
 
     fn registers(&self) -> Option<&dyn Register> {

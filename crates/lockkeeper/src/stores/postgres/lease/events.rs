@@ -6,11 +6,11 @@ use crate::clock::Stamp;
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::store::{Event, Grant};
-use crate::stores::postgres::clean::CLEAN_EVERY;
 use crate::stores::postgres::connect::Connections;
 use crate::stores::postgres::error::map_err;
 use crate::stores::postgres::socket::{Driver, Opened};
 use crate::stores::postgres::values::{Id, field};
+use crate::stores::shared::clean::CLEAN_EVERY;
 use crate::stores::shared::sql::{duration, token};
 use crate::stores::shared::timing::{ANSWER_LIMIT, MAX_PAUSE};
 use crate::token::{HolderId, Token};
@@ -148,6 +148,7 @@ impl Events {
     }
 
     /// Lets unused rows be removed after this time.
+    #[cfg(feature = "internals")]
     pub(super) fn clean_in(&mut self, pause: Duration) {
         self.clean_at = Instant::now() + pause;
     }

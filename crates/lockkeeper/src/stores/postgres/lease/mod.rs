@@ -30,9 +30,7 @@ use super::values::{field, unexpected_reply};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::Register;
-use crate::store::{
-    Attempt, Break, Claim, Cursor, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
-};
+use crate::store::{Attempt, Break, Claim, Cursor, Page, Record, Release, Renewal, Sink, Store, StoreInfo};
 use crate::stores::shared::connecting;
 use crate::stores::shared::sql::{self, Answer, Op};
 use crate::stores::shared::timing::ASK_LIMIT;
@@ -98,7 +96,7 @@ impl PostgresStore {
     }
 
     /// Lets unused rows be removed after this time; for a store that no keeper has yet.
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     pub async fn clean_in(&self, pause: Duration) {
         self.events.lock().await.clean_in(pause);
     }
@@ -148,19 +146,7 @@ impl PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     fn info(&self) -> StoreInfo {
-        let guarantee = if self.server.durable { Guarantee::Durable } else { Guarantee::Primary };
-        StoreInfo {
-            servers: self.queues.connections().options().servers(),
-            queue: true,
-            shared: true,
-            permits: true,
-            push: true,
-            runtime: Runtime::Tokio,
-            // A few commits on a busy disk, so that a renewal comes in time.
-            ttl_floor: Duration::from_millis(100),
-            hand_over_slack: Duration::from_secs(1),
-            ..StoreInfo::new("postgres", guarantee)
-        }
+        sql::lease_info("postgres", self.queues.connections().options().servers(), self.server.durable)
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {

@@ -11,7 +11,7 @@
 //!
 //! **Guarantee**: `Durable` or `Primary`, as for [`PostgresStore`]. Exclusive only, and no queue: ShedLock has neither.
 
-use super::clean::Due;
+use super::CLEAN_MORE;
 use super::error::{is_locked, locked};
 use super::lease::{PostgresStore, queue};
 use super::options::{Kind, Options};
@@ -22,6 +22,7 @@ use crate::register::Register;
 use crate::store::{
     Attempt, Break, Claim, Cursor, HolderRecord, Mode, Page, Record, Release, Renewal, Sink, Store, StoreInfo,
 };
+use crate::stores::shared::clean::Due;
 use crate::stores::shared::connecting;
 use crate::stores::shared::shedlock::{self, Dialect, MARK, only_exclusive};
 use crate::stores::shared::sql::{self, Answer, LOOK_PAUSE, LOOKS, micros};
@@ -60,7 +61,7 @@ impl Dialect for Postgres {
     }
 }
 
-/// Locks in ShedLock's table; see the [module](self).
+/// Locks in ShedLock's table of a PostgreSQL database.
 #[derive(Debug)]
 pub struct ShedLockStore {
     base: PostgresStore,
@@ -90,9 +91,17 @@ impl ShedLockStore {
         connecting::ask(async move { store.check(&table.name).await.map(|()| store) }).await
     }
 
-    /// Removes what was unused for a day; whether there may be more.
-    #[doc(hidden)]
+    /// One round of what `tend` does now and then; whether there may be more to remove.
+    ///
+    /// # Errors
+    /// What the server answers.
+    #[cfg(feature = "internals")]
     pub async fn clean(&self) -> Result<bool> {
+        self.remove_unused().await
+    }
+
+    /// Removes what was unused for a day; whether there may be more.
+    async fn remove_unused(&self) -> Result<bool> {
         let ours = self.base.ask("SELECT {s}.shed_clean($1)", &[(&self.table, Type::TEXT)]).await?;
         // Registers, which are those of the lease mode.
         let others = self.base.ask("SELECT {s}.clean()", &[]).await?;
@@ -279,7 +288,7 @@ impl Store for ShedLockStore {
     /// Removes rows of ours that nothing uses; there is nothing to tell.
     async fn tend(&self, events: Sink) {
         drop(events);
-        match self.due.tidy(|| self.clean()).await {}
+        match self.due.tidy(CLEAN_MORE, || self.remove_unused()).await {}
     }
 
     fn registers(&self) -> Option<&dyn Register> {

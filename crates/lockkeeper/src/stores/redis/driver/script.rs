@@ -26,6 +26,7 @@ impl Script {
         Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
     }
 
+    #[cfg(feature = "internals")]
     pub(in crate::stores) fn text(&self) -> &'static str {
         self.text
     }

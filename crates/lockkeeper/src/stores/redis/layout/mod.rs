@@ -123,7 +123,7 @@ impl Layout for Plain {
 }
 
 /// The texts of the scripts for acquire, renew and release: benchmarks send them by hand.
-#[doc(hidden)]
+#[cfg(feature = "internals")]
 pub fn texts() -> [&'static str; 3] {
     [ACQUIRE.text(), RENEW.text(), RELEASE.text()]
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::ErrorKind;
 use proptest::prelude::*;
 
 fn answer(status: u16, body: &str) -> Answer {
