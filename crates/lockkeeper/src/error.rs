@@ -25,6 +25,10 @@ pub enum ErrorKind {
     InvalidConfig,
     /// This store, or this build, cannot do that.
     Unsupported,
+    /// The key of [`once`](crate::recipes::once) belongs to another request: its fingerprint differs. Use another key.
+    Mismatch,
+    /// The work of [`once`](crate::recipes::once) has failed, and its failure is kept. It will not run again.
+    Failed,
     /// The place holds data that Lockkeeper did not write. Look by hand.
     Foreign,
     /// The keeper was closed, or belongs to the parent of this forked process.
@@ -62,6 +66,8 @@ impl ErrorKind {
             Self::InvalidName => (400, 64, "invalid-name"),
             Self::InvalidConfig => (500, 78, "invalid-config"),
             Self::Unsupported => (501, 64, "unsupported"),
+            Self::Mismatch => (422, 65, "mismatch"),
+            Self::Failed => (500, 70, "failed"),
             Self::Foreign => (409, 70, "foreign"),
             Self::Closed => (503, 70, "closed"),
             Self::Unexpected => (500, 70, "unexpected"),
@@ -203,7 +209,6 @@ impl Error {
     }
 
     /// Says it in another sentence.
-    #[cfg(any(feature = "etcd", feature = "redlock"))]
     #[must_use]
     pub(crate) fn reworded(self, message: String) -> Self {
         self.edit(|e| e.message = message)

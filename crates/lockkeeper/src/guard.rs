@@ -107,7 +107,10 @@ impl Guard {
         let mut work = pin!(work);
         let mut danger = pin!(self.lease.last_part(6));
         poll_fn(|cx| {
-            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            // The clock first: after a suspend the work takes no further step.
+            if self.check().is_ok()
+                && let Poll::Ready(done) = work.as_mut().poll(cx)
+            {
                 return Poll::Ready(self.check().map(|()| done));
             }
             danger.as_mut().poll(cx).map(|()| Err(self.lease.lost_error("the work was cancelled because")))
@@ -125,15 +128,14 @@ impl Guard {
     /// The release goes on in the background.
     pub async fn release(mut self) -> Result<()> {
         self.done = true;
-        match self.keeper.engine.release(self.key, self.lease.cell.ttl).await? {
-            Some(Release::Released) => Ok(()),
-            Some(Release::NotHeld) => {
-                Err(Error::new(ErrorKind::Lost, "the store no longer had the lock when it was released")
-                    .during("release")
-                    .for_lock(self.name()))
-            }
-            None => Err(self.lease.lost_error("the lock had ended before it was released:").during("release")),
-        }
+        let answer = self.keeper.engine.release(self.key, self.lease.cell.ttl).await;
+        self.lease.release_outcome(answer)
+    }
+
+    /// The claim's number, for the engine to release it, and the lease.
+    pub(crate) fn into_parts(mut self) -> (u64, Lease) {
+        self.done = true;
+        (self.key, self.lease.clone())
     }
 }
 
@@ -303,12 +305,18 @@ impl Lease {
         }
     }
 
+    /// Says that the work makes progress, for a lock with a [`stall_limit`](crate::Lock::stall_limit). Cheap: no I/O and no
+    /// lock, so a loop may call it at every turn. Without effect on other locks, and once the lock is lost.
+    pub fn progress(&self) {
+        self.cell.progress(self.engine.now());
+    }
+
     /// The TTL it is renewed with.
     pub fn ttl(&self) -> Duration {
         self.cell.ttl
     }
 
-    /// What margins are fractions of: the TTL, or `max_hold` when that is shorter, or the shorter lease of a lock that
+    /// What margins are fractions of: the TTL, or `max_hold` or `stall_limit` when that is shorter, or the shorter lease of a lock that
     /// was handed over and not renewed yet.
     pub fn margin_base(&self) -> Duration {
         self.cell.margin_base()
@@ -319,9 +327,23 @@ impl Lease {
         self.engine.lose(self.cell.holder, reason);
     }
 
-    fn lost_error(&self, what: &str) -> Error {
+    /// What the owner is told of a release.
+    pub(crate) fn release_outcome(&self, answer: Result<Option<Release>>) -> Result<()> {
+        match answer? {
+            Some(Release::Released) => Ok(()),
+            Some(Release::NotHeld) => {
+                Err(Error::new(ErrorKind::Lost, "the store no longer had the lock when it was released")
+                    .during("release")
+                    .for_lock(self.name()))
+            }
+            None => Err(self.lost_error("the lock had ended before it was released:").during("release")),
+        }
+    }
+
+    pub(crate) fn lost_error(&self, what: &str) -> Error {
         let why = match self.phase() {
             Phase::Lost(reason) => reason.to_string(),
+            _ if self.cell.ends_by_stall() => "its work made no progress within stall_limit".to_owned(),
             _ if self.cell.ends_by_max_hold() => "max_hold was about to be reached".to_owned(),
             _ => "its lease was about to end".to_owned(),
         };

@@ -79,6 +79,7 @@ mod metrics;
 pub mod name;
 pub mod optimistic;
 mod pass;
+pub mod recipes;
 mod redis_slots;
 pub mod register;
 #[doc(hidden)]

@@ -1,9 +1,9 @@
 //! A description of what to take; no I/O until it is acquired.
 
-use crate::engine::Spec;
+use crate::engine::{Acquired, Spec};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Lease};
-use crate::keeper::{Inner, check_max_hold, check_ttl, note};
+use crate::keeper::{Inner, check_end, check_ttl, note};
 use crate::name::LockName;
 use crate::store::{Held, Mode};
 use std::fmt;
@@ -23,6 +23,7 @@ pub struct Lock {
     wait: Option<Option<Duration>>,
     /// `Some(None)` is no limit.
     max_hold: Option<Option<Duration>>,
+    stall_limit: Option<Duration>,
     label: Option<String>,
     /// A contradiction between settings, told when the lock is acquired.
     mistake: Option<&'static str>,
@@ -31,7 +32,17 @@ pub struct Lock {
 impl Lock {
     pub(crate) fn new(keeper: Arc<Inner>, name: &[u8]) -> Self {
         let name = keeper.full_name(name);
-        Self { keeper, name, mode: None, ttl: None, wait: None, max_hold: None, label: None, mistake: None }
+        Self {
+            keeper,
+            name,
+            mode: None,
+            ttl: None,
+            wait: None,
+            max_hold: None,
+            stall_limit: None,
+            label: None,
+            mistake: None,
+        }
     }
 
     /// Shares the lock with other Shared holders; excludes Exclusive ones. Default: Exclusive.
@@ -85,6 +96,31 @@ impl Lock {
     /// [`max_hold`](Self::max_hold) counts.
     pub fn no_max_hold(mut self) -> Self {
         self.max_hold = Some(None);
+        self
+    }
+
+    /// How long the work may go without a sign of progress, [`Lease::progress`]. After that the keeper does not renew any
+    /// longer: the lock is lost with the reason `Stalled` and given back, so a hung holder does not keep others out for
+    /// ever. It counts from the grant. Default: no limit.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory:").await?;
+    /// # let rows = [1, 2, 3];
+    /// let guard = keeper.lock("import").stall_limit(Duration::from_secs(60)).acquire().await?;
+    /// for row in rows {
+    ///     // … work on the row …
+    /// #   let _ = row;
+    ///     guard.lease().progress();
+    /// }
+    /// # guard.release().await
+    /// # }
+    /// ```
+    pub fn stall_limit(mut self, stall_limit: Duration) -> Self {
+        self.stall_limit = Some(stall_limit);
         self
     }
 
@@ -174,13 +210,15 @@ impl Lock {
 
     async fn take(&self, wait: Option<Duration>) -> Result<Result<Guard, Option<Held>>> {
         let spec = self.spec(wait)?;
-        Ok(match self.keeper.engine.acquire(&spec).await? {
-            Ok((key, cell)) => Ok(Guard::new(self.keeper.clone(), key, cell)),
-            Err(held) => Err(held),
-        })
+        Ok(self.made(self.keeper.engine.acquire(&spec).await?))
     }
 
-    fn spec(&self, wait: Option<Duration>) -> Result<Spec> {
+    /// The guard of a grant.
+    pub(crate) fn made(&self, acquired: Acquired) -> Result<Guard, Option<Held>> {
+        acquired.map(|(key, cell)| Guard::new(self.keeper.clone(), key, cell))
+    }
+
+    pub(crate) fn spec(&self, wait: Option<Duration>) -> Result<Spec> {
         let defaults = &self.keeper.defaults;
         let info = &self.keeper.engine.info;
         let name = self.name.clone()?;
@@ -200,15 +238,16 @@ impl Lock {
         let ttl = self.ttl.unwrap_or(defaults.ttl);
         check_ttl(ttl, info).map_err(|e| e.for_lock(&name))?;
         let max_hold = self.max_hold.unwrap_or(defaults.max_hold);
-        check_max_hold(max_hold, info).map_err(|e| e.for_lock(&name))?;
+        check_end("max_hold", max_hold, info).map_err(|e| e.for_lock(&name))?;
+        check_end("stall_limit", self.stall_limit, info).map_err(|e| e.for_lock(&name))?;
         let note = match &self.label {
             Some(label) => Arc::new(note(label).map_err(|e| e.for_lock(&name))?),
             None => defaults.note.clone(),
         };
-        Ok(Spec { name, mode, ttl, max_hold, note, wait })
+        Ok(Spec { name, mode, ttl, max_hold, stall_limit: self.stall_limit, note, wait })
     }
 
-    fn busy(&self, held: Option<Held>, wait: Option<Duration>) -> Error {
+    pub(crate) fn busy(&self, held: Option<Held>, wait: Option<Duration>) -> Error {
         let waited = crate::duration::short(wait.unwrap_or_default());
         let mut error = Error::new(ErrorKind::Busy, format!("still held after {waited}"))
             .during("acquire")

@@ -8,9 +8,10 @@ use metrics::{
 use std::time::Duration;
 
 /// Why guards end without a release. `Released` is not such a reason, and a forked child counts nothing.
-const LOSSES: [LossReason; 7] = [
+const LOSSES: [LossReason; 8] = [
     LossReason::Expired,
     LossReason::MaxHold,
+    LossReason::Stalled,
     LossReason::Broken,
     LossReason::Gone,
     LossReason::SessionEnded,

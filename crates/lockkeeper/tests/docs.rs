@@ -202,7 +202,9 @@ fn the_map_names_files_that_are_there() {
             "crates/lockkeeper/src/engine",
             "crates/lockkeeper/src/machine",
             "crates/lockkeeper/src/stores",
-            "crates/lockkeeper-cli/src/commands/run",
+            "crates/lockkeeper/src/recipes",
+            "crates/lockkeeper-cli/src",
+            "crates/lockkeeper-cli/src/supervise",
         ];
         assert!(bases.iter().any(|base| root().join(base).join(path).exists()), "'{path}' is not there");
     }

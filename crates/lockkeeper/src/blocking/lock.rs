@@ -51,6 +51,11 @@ impl Lock {
         Self(self.0.max_hold(max_hold))
     }
 
+    /// See [`crate::Lock::stall_limit`].
+    pub fn stall_limit(self, stall_limit: Duration) -> Self {
+        Self(self.0.stall_limit(stall_limit))
+    }
+
     /// See [`crate::Lock::label`].
     pub fn label(self, label: impl Into<String>) -> Self {
         Self(self.0.label(label))
@@ -99,7 +104,7 @@ impl Lock {
 /// A held lock; see [`crate::Guard`].
 #[derive(Debug)]
 #[must_use = "a guard that is dropped at once releases its lock at once"]
-pub struct Guard(crate::Guard);
+pub struct Guard(pub(super) crate::Guard);
 
 impl Guard {
     /// A read-only view; see [`crate::Guard::lease`].

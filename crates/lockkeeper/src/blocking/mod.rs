@@ -3,11 +3,19 @@
 //! Every type and method has the name, the defaults and the errors of its async twin. Do not call these from inside an
 //! async task: they block its thread.
 
+mod election;
+mod job;
 mod lock;
+mod once;
 mod register;
+mod several;
 
+pub use election::{Election, Leadership, Observer, Term};
+pub use job::Job;
 pub use lock::{Guard, Lock};
+pub use once::Once;
 pub use register::FencedRegister;
+pub use several::{GuardAll, LockAll, LockAny};
 
 use crate::error::{Error, Result};
 use crate::optimistic::{Retry, Turn, retry_blocking};

@@ -45,11 +45,23 @@ impl Engine {
     async fn acquire_inner(self: &Arc<Self>, spec: &Spec, now: &mut Stamp) -> Result<Acquired> {
         let began = *now;
         let fresh = self.new_holder()?;
-        let (task, mut next) = self.with_state(|s| {
+        let (task, next) = self.with_state(|s| {
             let (task, turn) = s.enter(spec, began);
             (task, s.next(task, turn, spec, Some(fresh), began))
         });
-        let mut ticket = Ticket { engine: self, spec, task, done: false };
+        let ticket = Ticket { engine: self, spec, task, done: false };
+        self.go_on(ticket, next, began, now).await
+    }
+
+    /// Does what the tables say, from `next` on, until the lock is taken or not.
+    pub(super) async fn go_on(
+        self: &Arc<Self>,
+        mut ticket: Ticket<'_>,
+        mut next: Next,
+        began: Stamp,
+        now: &mut Stamp,
+    ) -> Result<Acquired> {
+        let (spec, task) = (ticket.spec, ticket.task);
         let mut limit = spec.wait.filter(|w| !w.is_zero()).map(|w| Alarm::new(self, began.after(w)));
         let mut warning = spec.wait.is_none().then(|| Alarm::new(self, began.after(WARN_AFTER)));
         let mut asked = 0;
@@ -135,18 +147,18 @@ impl Engine {
     }
 }
 
-fn silent() -> Error {
+pub(super) fn silent() -> Error {
     Error::unavailable("the store did not answer in time")
 }
 
 /// Counts an acquisition once, also when its future is dropped half-way.
-struct Outcome<'a> {
-    metrics: &'a Metrics,
-    counted: bool,
+pub(super) struct Outcome<'a> {
+    pub(super) metrics: &'a Metrics,
+    pub(super) counted: bool,
 }
 
 impl Outcome<'_> {
-    fn count(&mut self, acquired: &Result<Acquired>) {
+    pub(super) fn count(&mut self, acquired: &Result<Acquired>) {
         self.counted = true;
         match acquired {
             Ok(Ok(_)) => self.metrics.granted.increment(1),
@@ -171,11 +183,11 @@ enum Waited {
 }
 
 /// A place in the local queue. A task that leaves early passes its place or its grant to the next task.
-struct Ticket<'a> {
-    engine: &'a Arc<Engine>,
-    spec: &'a Spec,
-    task: u64,
-    done: bool,
+pub(super) struct Ticket<'a> {
+    pub(super) engine: &'a Arc<Engine>,
+    pub(super) spec: &'a Spec,
+    pub(super) task: u64,
+    pub(super) done: bool,
 }
 
 impl Ticket<'_> {

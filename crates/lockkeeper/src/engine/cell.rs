@@ -21,17 +21,23 @@ pub(crate) struct Cell {
     pub(crate) since: Stamp,
     /// The end by `max_hold`; renewals do not move it.
     max_end: Option<Stamp>,
+    /// How long the work may go without progress.
+    stall_limit: Option<Duration>,
+    /// When it last made some.
+    progress: AtomicU64,
     /// The grant's own lease and its end: shorter than the TTL when the lock was handed over.
     first: (Duration, Stamp),
-    deadline: AtomicU64,
+    /// The end by lease and `max_hold`; the end by `stall_limit` is computed.
+    held_until: AtomicU64,
     phase: AtomicU8,
     changed: Notify,
 }
 
-const REASONS: [LossReason; 9] = [
+const REASONS: [LossReason; 10] = [
     LossReason::Released,
     LossReason::Expired,
     LossReason::MaxHold,
+    LossReason::Stalled,
     LossReason::Broken,
     LossReason::Gone,
     LossReason::SessionEnded,
@@ -52,7 +58,7 @@ impl Cell {
         since: Stamp,
         hold: &Hold,
     ) -> Self {
-        let deadline = hold.deadline();
+        let held_until = hold.held_until();
         Self {
             name,
             holder,
@@ -61,15 +67,46 @@ impl Cell {
             ttl,
             since,
             max_end: hold.max_end(),
-            first: (grant.lease, deadline),
-            deadline: AtomicU64::new(deadline.as_micros()),
+            stall_limit: None,
+            progress: AtomicU64::new(0),
+            first: (grant.lease, held_until),
+            held_until: AtomicU64::new(held_until.as_micros()),
             phase: AtomicU8::new(0),
             changed: Notify::new(),
         }
     }
 
+    /// With a limit for the time between two signs of progress; the first counts as made now.
+    pub(crate) fn stall_after(mut self, limit: Option<Duration>, now: Stamp) -> Self {
+        self.stall_limit = limit;
+        self.progress = AtomicU64::new(now.as_micros());
+        self
+    }
+
+    /// When validity ends, unless it is renewed or the work makes progress.
     pub(crate) fn deadline(&self) -> Stamp {
-        Stamp::from_micros(self.deadline.load(Ordering::Acquire))
+        let held_until = self.held_until();
+        self.stalls_at().map_or(held_until, |end| end.min(held_until))
+    }
+
+    fn held_until(&self) -> Stamp {
+        Stamp::from_micros(self.held_until.load(Ordering::Acquire))
+    }
+
+    fn stalls_at(&self) -> Option<Stamp> {
+        self.stall_limit.map(|limit| self.progressed_at().after(limit))
+    }
+
+    /// When the work last made progress.
+    pub(super) fn progressed_at(&self) -> Stamp {
+        Stamp::from_micros(self.progress.load(Ordering::Acquire))
+    }
+
+    /// The work makes progress. Without effect once it has stalled: the keeper may have given the lock back.
+    pub(crate) fn progress(&self, now: Stamp) {
+        if self.stalls_at().is_some_and(|end| now < end) {
+            self.progress.fetch_max(now.as_micros(), Ordering::AcqRel);
+        }
     }
 
     /// The phase that the engine set, corrected by the clock now: a timer may not have fired yet.
@@ -77,6 +114,7 @@ impl Cell {
         match self.told() {
             lost @ Phase::Lost(_) => lost,
             alive if clock.now() < self.deadline() => alive,
+            _ if self.ends_by_stall() => Phase::Lost(LossReason::Stalled),
             _ if self.ends_by_max_hold() => Phase::Lost(LossReason::MaxHold),
             _ => Phase::Lost(LossReason::Expired),
         }
@@ -84,7 +122,12 @@ impl Cell {
 
     /// Whether `max_hold` ends the guard before its lease does.
     pub(crate) fn ends_by_max_hold(&self) -> bool {
-        self.max_end == Some(self.deadline())
+        self.max_end == Some(self.held_until())
+    }
+
+    /// Whether the work's silence ends the guard before anything else does.
+    pub(crate) fn ends_by_stall(&self) -> bool {
+        self.stalls_at().is_some_and(|end| end < self.held_until())
     }
 
     /// The phase as the engine last told it.
@@ -98,9 +141,9 @@ impl Cell {
 
     /// Called by the engine only, under its lock. The deadline is set first: a reader never sees Held with an old one.
     /// Returns whether the phase has changed or the lease was renewed for the first time, so that the caller must `ring`.
-    pub(super) fn set(&self, phase: Phase, deadline: Stamp) -> bool {
+    pub(super) fn set(&self, phase: Phase, held_until: Stamp) -> bool {
         let was_renewed = self.is_renewed();
-        self.deadline.store(deadline.as_micros(), Ordering::Release);
+        self.held_until.store(held_until.as_micros(), Ordering::Release);
         let first = !was_renewed && self.is_renewed();
         let number = match phase {
             Phase::Held => 0,
@@ -146,13 +189,14 @@ impl Cell {
 
     /// Whether the deadline is no longer the one of the grant.
     fn is_renewed(&self) -> bool {
-        self.deadline() != self.first.1
+        self.held_until() != self.first.1
     }
 
-    /// The time that margins are fractions of. A `max_hold` shorter than the TTL is the real end. A lease that was
-    /// handed over is short until it is renewed.
+    /// The time that margins are fractions of. A `max_hold` or `stall_limit` shorter than the TTL is the real end. A lease
+    /// that was handed over is short until it is renewed.
     pub(crate) fn margin_base(&self) -> Duration {
         let lease = if self.is_renewed() { self.ttl } else { self.first.0.min(self.ttl) };
+        let lease = self.stall_limit.map_or(lease, |limit| limit.min(lease));
         self.max_end.map_or(lease, |end| end.since(self.since).min(lease))
     }
 }

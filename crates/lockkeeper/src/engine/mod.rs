@@ -2,7 +2,8 @@
 //!
 //! - [`machine`](crate::machine): the life of a guard, the tasks of one name; pure, shared with the models.
 //! - `state` the tables they live in, under one lock; `wait` when to ask again.
-//! - `upkeep` the keeper's thread: renewals, keep-alives, late releases, events. `acquire` the callers' side.
+//! - `upkeep` the keeper's thread: renewals, keep-alives, late releases, events. `acquire` the callers' side, `many` for
+//!   several locks in one call.
 //!
 //! There are two lanes. *Upkeep* runs on the keeper's own thread, so a starved or ended executor loses no lock. *Calls*
 //! (acquire, release) run in the caller's task, because a hop to another thread costs more than the rest of the cycle.
@@ -10,10 +11,12 @@
 mod acquire;
 mod alarm;
 pub(crate) mod cell;
+mod many;
 mod state;
 mod upkeep;
 mod wait;
 
+pub(crate) use acquire::Acquired;
 pub(crate) use alarm::Alarm;
 pub(crate) use state::Spec;
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// The most claims in one call: bounds the time a store spends on one step of a batch.
-const BATCH: usize = 1000;
+pub(super) const BATCH: usize = 1000;
 
 pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> {
     let failed =

@@ -119,7 +119,7 @@ impl KeeperBuilder {
         }
         let ttl = self.ttl.unwrap_or(DEFAULT_TTL.clamp(info.ttl_floor, info.ttl_ceiling));
         check_ttl(ttl, &info)?;
-        check_max_hold(self.max_hold, &info)?;
+        check_end("max_hold", self.max_hold, &info)?;
         let note = note(&self.label)?;
         let defaults = Defaults {
             ttl,
@@ -158,14 +158,14 @@ pub(crate) fn check_ttl(ttl: Duration, info: &StoreInfo) -> Result<()> {
     )))
 }
 
-/// Refuses a `max_hold` below the shortest TTL, which is the time that a call and its answer may take: the lock would be
+/// Refuses a `max_hold` or `stall_limit` below the shortest TTL, which is the time that a call and its answer may take: the lock would be
 /// given back before its holder could do anything.
-pub(crate) fn check_max_hold(max_hold: Option<Duration>, info: &StoreInfo) -> Result<()> {
-    let Some(max_hold) = max_hold.filter(|max_hold| *max_hold < info.ttl_floor) else { return Ok(()) };
+pub(crate) fn check_end(what: &str, end: Option<Duration>, info: &StoreInfo) -> Result<()> {
+    let Some(end) = end.filter(|end| *end < info.ttl_floor) else { return Ok(()) };
     let short = crate::duration::short;
     Err(Error::invalid_config(format!(
-        "max_hold {} is too short; {} needs at least {}",
-        short(max_hold),
+        "{what} {} is too short; {} needs at least {}",
+        short(end),
         info.scheme,
         short(info.ttl_floor)
     )))

@@ -4,7 +4,7 @@ mod builder;
 mod register;
 
 pub use builder::KeeperBuilder;
-pub(crate) use builder::{check_max_hold, check_ttl, note};
+pub(crate) use builder::{check_end, check_ttl, note};
 pub use register::FencedRegister;
 
 use crate::engine::{Engine, Leftover};

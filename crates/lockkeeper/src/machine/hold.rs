@@ -37,6 +37,8 @@ pub struct Hold {
     /// The end of validity by `max_hold`. It limits how long other clients wait, not the store's promise. So it counts
     /// from the moment the keeper learned of the grant, not from its stamp.
     max_end: Option<Stamp>,
+    /// With a `stall_limit`: how long the work may go without progress, and the end of that.
+    stall: Option<(Duration, Stamp)>,
     renew_at: Stamp,
     /// While a renewal is in flight: when to give up on it.
     give_up: Option<Stamp>,
@@ -86,6 +88,7 @@ impl Hold {
             ttl,
             lease_end: deadline(grant.stamp, grant.lease),
             max_end,
+            stall: None,
             renew_at: grant.stamp.after(grant.lease.min(ttl) / 3),
             give_up: None,
             phase: Phase::Held,
@@ -98,13 +101,32 @@ impl Hold {
         self.max_end = max_end;
     }
 
+    /// From `now` on the work must make progress at least every `limit`.
+    pub fn stall_after(&mut self, limit: Option<Duration>, now: Stamp) {
+        self.stall = limit.map(|limit| (limit, now.after(limit)));
+    }
+
+    /// The work made progress at `at`. It counts only if it came in time: a stalled guard stays stalled.
+    pub fn progressed(&mut self, at: Stamp) {
+        if let Some((limit, end)) = &mut self.stall
+            && at < *end
+        {
+            *end = (*end).max(at.after(*limit));
+        }
+    }
+
     /// The end by `max_hold`; renewals do not move it.
     pub fn max_end(&self) -> Option<Stamp> {
         self.max_end
     }
 
-    /// When validity ends unless renewed.
+    /// When validity ends unless it is renewed, or the work makes progress.
     pub fn deadline(&self) -> Stamp {
+        self.stall.map_or(self.held_until(), |(_, end)| end.min(self.held_until()))
+    }
+
+    /// When validity ends however much progress the work makes, unless it is renewed.
+    pub fn held_until(&self) -> Stamp {
         self.max_end.map_or(self.lease_end, |end| end.min(self.lease_end))
     }
 
@@ -146,7 +168,11 @@ impl Hold {
             return vec![Output::Changed(self.phase), Output::Release];
         }
         if now >= self.deadline() {
-            let reason = if self.wants_renewal() { LossReason::Expired } else { LossReason::MaxHold };
+            let reason = match self.stall {
+                Some((_, end)) if end < self.held_until() => LossReason::Stalled,
+                _ if self.wants_renewal() => LossReason::Expired,
+                _ => LossReason::MaxHold,
+            };
             self.phase = Phase::Lost(reason);
             return vec![Output::Changed(self.phase), Output::Release];
         }
@@ -177,7 +203,7 @@ impl Hold {
             Some(_) => Vec::new(),
             None if self.wants_renewal() && now.after(self.slack()) >= self.renew_at => {
                 // Never longer than half of the time left, so that there is time for another try.
-                let limit = (self.ttl / 3).min(self.deadline().since(now) / 2);
+                let limit = (self.ttl / 3).min(self.held_until().since(now) / 2);
                 self.give_up = Some(now.after(limit));
                 vec![Output::Renew { limit }]
             }
@@ -188,7 +214,7 @@ impl Hold {
     /// The less time is left, the sooner the next try.
     fn failed(&mut self, now: Stamp) -> Vec<Output> {
         self.give_up = None;
-        let pause = (self.deadline().since(now) / 8)
+        let pause = (self.held_until().since(now) / 8)
             .clamp(Duration::from_millis(1), (self.ttl / 10).max(Duration::from_millis(1)));
         self.renew_at = now.after(pause);
         self.change(Phase::Suspect)
@@ -289,6 +315,25 @@ mod tests {
         let mut h = hold(Some(s(6000)));
         assert_eq!(h.wake_at(), Some(s(6000)), "nothing to renew before");
         assert_eq!(h.step(s(6000), Input::Tick)[0], Output::Changed(Phase::Lost(LossReason::MaxHold)));
+    }
+
+    #[test]
+    fn renewals_go_on_only_while_the_work_makes_progress() {
+        let mut h = hold(None);
+        h.stall_after(Some(Duration::from_secs(15)), s(1000));
+        assert_eq!((h.deadline(), h.held_until()), (s(16_000), s(1000 + 30_000 - 302)));
+        assert!(matches!(h.step(s(11_000), Input::Tick)[..], [Output::Renew { .. }]));
+        h.step(s(11_001), Input::Renewed { stamp: s(11_000), lease: TTL });
+        h.progressed(s(15_000));
+        assert!(h.step(s(16_000), Input::Tick).is_empty(), "not stalled");
+        h.progressed(s(14_000));
+        assert_eq!(h.wake_at(), Some(s(21_000)));
+        h.step(s(21_000), Input::Tick);
+        h.step(s(21_001), Input::Renewed { stamp: s(21_000), lease: TTL });
+        assert_eq!(h.wake_at(), Some(s(30_000)), "15 s after the last progress");
+        h.progressed(s(30_000));
+        let lost = Phase::Lost(LossReason::Stalled);
+        assert_eq!(h.step(s(30_000), Input::Tick), vec![Output::Changed(lost), Output::Release], "too late");
     }
 
     #[test]

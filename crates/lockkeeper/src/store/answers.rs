@@ -144,6 +144,8 @@ pub enum LossReason {
     Expired,
     /// `max_hold` was reached.
     MaxHold,
+    /// The work made no progress for as long as `stall_limit` allows.
+    Stalled,
     /// An operator broke the lock.
     Broken,
     /// The store no longer knows the claim: deleted, evicted or taken over.
@@ -165,6 +167,7 @@ impl LossReason {
             Self::Released => "released",
             Self::Expired => "expired",
             Self::MaxHold => "max-hold",
+            Self::Stalled => "stalled",
             Self::Broken => "broken",
             Self::Gone => "gone",
             Self::SessionEnded => "session-ended",
@@ -181,6 +184,7 @@ impl fmt::Display for LossReason {
             Self::Released => "it was released",
             Self::Expired => "its lease ended before it could be renewed",
             Self::MaxHold => "max_hold was reached",
+            Self::Stalled => "its work made no progress within stall_limit",
             Self::Broken => "an operator broke it",
             Self::Gone => "the store no longer has it",
             Self::SessionEnded => "its session with the store ended",

@@ -161,7 +161,7 @@ pub fn now<'a, T: 'a>(future: impl Future<Output = T> + Send + 'a) -> T {
 
 /// Looks until it is so; panics when it never is.
 #[track_caller]
-pub fn until(what: &str, ready: impl Fn() -> bool) {
+pub fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !ready() {
         assert!(Instant::now() < end, "never: {what}");

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 type Subject = fn(Keeper) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Every public future, from a keeper on a fresh store.
-const SUBJECTS: [(&str, Subject); 9] = [
+const SUBJECTS: [(&str, Subject); 12] = [
     ("acquire", |k| Box::pin(async move { drop(k.lock("x").acquire().await) })),
     ("try_acquire", |k| Box::pin(async move { drop(k.lock("x").try_acquire().await) })),
     ("acquire with a limit", |k| Box::pin(async move { drop(k.lock("x").wait(ms(3)).acquire().await) })),
@@ -56,6 +56,15 @@ const SUBJECTS: [(&str, Subject); 9] = [
             }
         })
     }),
+    ("lock_all", |k| Box::pin(async move { drop(k.lock_all(["w", "x", "y"]).acquire().await) })),
+    ("lock_all and release", |k| {
+        Box::pin(async move {
+            if let Ok(all) = k.lock_all(["w", "x", "y"]).wait(ms(3)).acquire().await {
+                drop(all.release().await);
+            }
+        })
+    }),
+    ("lock_any", |k| Box::pin(async move { drop(k.lock_any(["w", "x", "y"]).acquire().await) })),
 ];
 
 /// Pending twice.
@@ -111,10 +120,12 @@ fn sweep_one(what: &str, subject: Subject, set: fn(&Faults), polls: usize, conte
     drop(held);
     faults.heal();
     let began = Instant::now();
-    let guard = now(other.lock("x").wait(secs(15)).acquire()).unwrap_or_else(|e| panic!("{what}: {e:?}"));
-    let took = began.elapsed();
-    assert!(took < secs(5), "{what}: free after {took:?}");
-    now(guard.release()).expect("held");
+    for name in ["w", "x", "y"] {
+        let guard = now(other.lock(name).wait(secs(15)).acquire()).unwrap_or_else(|e| panic!("{what}: {e:?}"));
+        let took = began.elapsed();
+        assert!(took < secs(5), "{what}: free after {took:?}");
+        now(guard.release()).expect("held");
+    }
     empty(&keeper);
     ended
 }

@@ -5,9 +5,12 @@ mod close;
 #[path = "../common/mod.rs"]
 mod common;
 mod drop;
+mod election;
 mod grants;
 mod messages;
 mod metrics;
 mod queue;
 mod settings;
+mod several;
+mod stall;
 mod time;

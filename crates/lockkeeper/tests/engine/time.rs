@@ -358,6 +358,23 @@ fn run_cancels_a_sixth_of_the_ttl_before_the_deadline_and_may_borrow() {
 }
 
 #[test]
+fn work_takes_no_step_after_a_suspend() {
+    let bench = Bench::new();
+    let (_, keeper) = bench.keeper();
+    let guard = now(keeper.lock("x").acquire()).unwrap();
+    let steps = std::sync::atomic::AtomicU32::new(0);
+    let work = std::future::poll_fn(|_| {
+        steps.fetch_add(1, Ordering::SeqCst);
+        std::task::Poll::<()>::Pending
+    });
+    let mut run = Probe::new(guard.run(work));
+    run.pend();
+    bench.clock.suspend(TTL * 2);
+    assert_eq!(run.ready().unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(steps.load(Ordering::SeqCst), 1);
+}
+
+#[test]
 fn work_that_ends_after_the_deadline_is_lost() {
     let bench = Bench::new();
     let (_, keeper) = bench.keeper();

@@ -13,6 +13,9 @@ impl State {
     pub(in crate::engine) fn begin_release(&mut self, key: u64, sender: Sender, now: Stamp) -> Option<Claim> {
         let entry = self.claims.get_mut(&key)?;
         let Role::Held { hold, cell, .. } = &mut entry.role else { return None };
+        if let Some(cell) = cell {
+            hold.progressed(cell.progressed_at());
+        }
         if now >= hold.deadline() {
             self.tell_hold(key, hold::Input::Tick, now);
             return None;
@@ -20,7 +23,7 @@ impl State {
         let margin = hold.deadline().since(now);
         let outputs = hold.step(now, hold::Input::Release);
         if let Some(cell) = cell.as_ref().filter(|_| !outputs.is_empty()) {
-            if cell.set(hold.phase(), hold.deadline()) {
+            if cell.set(hold.phase(), hold.held_until()) {
                 self.later.changed.push(cell.clone());
             }
             self.later.counts.let_go = Some((now.since(cell.since), margin));
@@ -147,7 +150,7 @@ impl State {
             if let Role::Held { hold, cell, .. } = &mut entry.role {
                 hold.step(now, hold::Input::Gone(reason));
                 if let Some(cell) = cell {
-                    if cell.set(hold.phase(), hold.deadline()) {
+                    if cell.set(hold.phase(), hold.held_until()) {
                         self.later.changed.push(cell.clone());
                     }
                     self.later.news.push(News::Lost(entry.claim.name.clone(), reason));

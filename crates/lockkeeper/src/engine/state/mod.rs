@@ -32,6 +32,7 @@ pub(crate) struct Spec {
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) stall_limit: Option<Duration>,
     pub(crate) note: Arc<Note>,
     /// `None`: for ever; zero: do not wait.
     pub(crate) wait: Option<Duration>,
@@ -80,6 +81,8 @@ struct Parked {
     waker: Option<Waker>,
     /// Its `max_hold`, which counts from the moment it is granted a claim.
     max_hold: Option<Duration>,
+    /// Its `stall_limit`, which counts from then too.
+    stall_limit: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -282,11 +285,12 @@ impl State {
     /// A granted claim goes to `task`, the first one or an heir. Its `max_hold` counts from here, even before it is
     /// picked up.
     fn give(&mut self, key: u64, task: u64, now: Stamp) {
-        let max_hold = self.tasks.get(&task).and_then(|parked| parked.max_hold);
+        let (max_hold, stall_limit) = self.tasks.get(&task).map_or((None, None), |p| (p.max_hold, p.stall_limit));
         let Some(entry) = self.claims.get_mut(&key) else { return };
         let Role::Held { hold, since, .. } = &mut entry.role else { return };
         *since = now;
         hold.adopt(entry.claim.ttl, max_hold.map(|max| now.after(max)));
+        hold.stall_after(stall_limit, now);
         let at = hold.wake_at();
         self.set_timer(key, at);
     }
@@ -314,9 +318,12 @@ impl State {
     fn hold_step(&mut self, key: u64, input: hold::Input, now: Stamp, work: &mut Work) {
         let Some(entry) = self.claims.get_mut(&key) else { return };
         let Role::Held { hold, cell, .. } = &mut entry.role else { return };
+        if let Some(cell) = cell {
+            hold.progressed(cell.progressed_at());
+        }
         let outputs = hold.step(now, input);
         if let Some(cell) = cell
-            && cell.set(hold.phase(), hold.deadline())
+            && cell.set(hold.phase(), hold.held_until())
         {
             self.later.changed.push(cell.clone());
         }

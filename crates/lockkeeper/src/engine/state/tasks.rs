@@ -21,8 +21,9 @@ impl State {
         if let Some(error) = self.refusal() {
             return (task, Some(Turn::Failed(error)));
         }
-        if spec.max_hold.is_some() {
-            self.tasks.entry(task).or_default().max_hold = spec.max_hold;
+        if spec.max_hold.is_some() || spec.stall_limit.is_some() {
+            let parked = self.tasks.entry(task).or_default();
+            (parked.max_hold, parked.stall_limit) = (spec.max_hold, spec.stall_limit);
         }
         let entering = Task { id: task, mode: spec.mode, waits: spec.waits(), granted: None };
         let turn = self.step(&spec.name, queue::Input::Enter(entering), Some(task), now);
@@ -202,8 +203,9 @@ impl State {
         hold.adopt(spec.ttl, spec.max_hold.map(|max| since.after(max)));
         entry.claim.ttl = spec.ttl;
         entry.longest = entry.longest.max(spec.ttl);
-        let made =
-            Arc::new(Cell::new(spec.name.clone(), entry.claim.holder, entry.claim.mode, spec.ttl, grant, *since, hold));
+        hold.stall_after(spec.stall_limit, now);
+        let made = Cell::new(spec.name.clone(), entry.claim.holder, entry.claim.mode, spec.ttl, grant, *since, hold);
+        let made = Arc::new(made.stall_after(spec.stall_limit, now));
         *cell = Some(made.clone());
         let at = hold.wake_at();
         self.set_timer(key, at);

@@ -16,6 +16,7 @@ fn spec(ttl: u64) -> Spec {
         mode: Mode::Exclusive,
         ttl: Duration::from_secs(ttl),
         max_hold: None,
+        stall_limit: None,
         note: Arc::default(),
         wait: None,
     }

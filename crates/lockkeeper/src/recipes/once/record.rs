@@ -1,0 +1,178 @@
+//! What the register of a key holds, and what a caller makes of it.
+
+use super::MAX_RESULT;
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::Token;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use std::fmt::{Display, Write as _};
+
+/// How much of a failure's text is kept: enough for a sentence, and no place for a page.
+const MAX_FAILURE: usize = 1000;
+
+/// How far the work of a key has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// A runner has begun. If the lock is free, it was killed, cancelled, or lost the lock.
+    Running,
+    /// The last run failed, and the next caller may try.
+    Open,
+    /// The work has happened.
+    Done,
+    /// The work has failed for good.
+    Failed,
+}
+
+/// The register's value. A flat object: an enum of serde would not keep the result's text as it is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    state: State,
+    /// The runner that wrote this.
+    token: u64,
+    attempt: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fingerprint: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    schema: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+    /// Why there is no result: the failure, or what kept the result of finished work from being kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// What the callers of a key must agree on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Terms {
+    pub(super) fingerprint: Option<String>,
+    pub(super) schema: Option<String>,
+}
+
+/// What a record means for a caller.
+pub(super) enum Verdict<T> {
+    /// The answer, for every caller.
+    Settled(Result<T>),
+    /// The work has yet to be done, by the caller who has the lock.
+    Open {
+        /// The number of the next run.
+        attempt: u32,
+        /// A runner has begun and not ended.
+        left: bool,
+    },
+}
+
+impl Record {
+    /// Of a runner that begins.
+    pub(super) fn running(token: Token, attempt: u32, terms: &Terms) -> Self {
+        let Terms { fingerprint, schema } = terms.clone();
+        let token = token.get();
+        Self { state: State::Running, token, attempt, fingerprint, schema, result: None, reason: None }
+    }
+
+    /// Of a run that has succeeded. A result that cannot be kept does not undo the work, so it is done all the same.
+    pub(super) fn done<T: Serialize>(&self, value: &T, limit: usize) -> Self {
+        let (result, reason) = match to_raw_value(value) {
+            Ok(text) if text.get().len() <= limit => (Some(text), None),
+            Ok(text) => (None, Some(format!("it has {} bytes as JSON, and the limit is {limit}", text.get().len()))),
+            Err(error) => (None, Some(shortened(&format_args!("it cannot be written as JSON: {error}")))),
+        };
+        Self { state: State::Done, result, reason, ..self.clone() }
+    }
+
+    /// Of a run that has failed.
+    pub(super) fn failed(&self, error: &impl Display, for_good: bool) -> Self {
+        let state = if for_good { State::Failed } else { State::Open };
+        Self { state, reason: Some(shortened(error)), ..self.clone() }
+    }
+
+    fn result<T: DeserializeOwned>(&self) -> Result<T> {
+        if let Some(reason) = &self.reason {
+            return Err(Error::invalid_config(format!("the work is done, but its result was not kept: {reason}")));
+        }
+        // JSON's null, such as the result of work that returns (), is not there at all.
+        let text = self.result.as_ref().map_or("null", |result| result.get());
+        serde_json::from_str(text).map_err(|e| {
+            let wanted = std::any::type_name::<T>();
+            Error::invalid_config(format!("the work is done, but its stored result cannot be read as {wanted}: {e}"))
+        })
+    }
+}
+
+/// Judges what the register holds.
+pub(super) fn judge<T: DeserializeOwned>(found: Option<&Record>, terms: &Terms) -> Verdict<T> {
+    let Some(record) = found else { return Verdict::Open { attempt: 1, left: false } };
+    // A caller without a fingerprint, such as one of an earlier version, has none to compare.
+    if let (Some(theirs), Some(ours)) = (&record.fingerprint, &terms.fingerprint)
+        && theirs != ours
+    {
+        let text = "the key was used for another request: the fingerprints differ; a new request needs a new key";
+        return Verdict::Settled(Err(Error::new(ErrorKind::Mismatch, text)));
+    }
+    match record.state {
+        State::Done if record.schema != terms.schema => {
+            let named =
+                |tag: &Option<String>| tag.as_ref().map_or("no schema tag".into(), |tag| format!("schema '{tag}'"));
+            Verdict::Settled(Err(Error::invalid_config(format!(
+                "the work is done, but its result was stored with {}, and this caller reads results with {}",
+                named(&record.schema),
+                named(&terms.schema)
+            ))))
+        }
+        State::Done => Verdict::Settled(record.result()),
+        State::Failed => {
+            let why = record.reason.as_deref().unwrap_or_default();
+            let text = format!("the work has failed, and its failure is kept: {why}");
+            Verdict::Settled(Err(Error::new(ErrorKind::Failed, text)))
+        }
+        State::Running | State::Open => {
+            Verdict::Open { attempt: record.attempt.saturating_add(1), left: record.state == State::Running }
+        }
+    }
+}
+
+/// The text, cut where it is too long.
+fn shortened(text: &impl Display) -> String {
+    let mut all = String::new();
+    // A string takes all of it.
+    let _ = write!(all, "{text}");
+    if let Some((at, _)) = all.char_indices().nth(MAX_FAILURE) {
+        all.truncate(at);
+        all.push('…');
+    }
+    all
+}
+
+// Every character of a reason may take 6 bytes as JSON.
+const _: () = assert!(MAX_FAILURE * 6 < MAX_RESULT);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_readable_and_fits_a_register_at_its_largest() {
+        let terms =
+            Terms { fingerprint: Some("f".repeat(64)), schema: Some("\u{1}".repeat(super::super::begin::MAX_SCHEMA)) };
+        let running = Record::running(Token::MAX, u32::MAX, &terms);
+        let done = running.done(&"x".repeat(MAX_RESULT - 2), MAX_RESULT);
+        assert!(done.reason.is_none());
+        let bytes = serde_json::to_vec(&done).unwrap();
+        assert!(bytes.len() <= crate::register::MAX_VALUE, "{}", bytes.len());
+        let failed = serde_json::to_vec(&running.failed(&"\u{1}".repeat(100_000), true)).unwrap();
+        assert!(failed.len() <= crate::register::MAX_VALUE, "{}", failed.len());
+        let plain = Record::running(Token::new(7).unwrap(), 1, &Terms::default()).done(&(1, "a"), 100);
+        let text = serde_json::to_string(&plain).unwrap();
+        assert_eq!(text, r#"{"state":"done","token":7,"attempt":1,"result":[1,"a"]}"#);
+        assert!(serde_json::from_str::<Record>(&text).is_ok());
+    }
+
+    #[test]
+    fn numbers_that_only_rust_has_survive() {
+        let record = Record::running(Token::MAX, 1, &Terms::default()).done(&u128::MAX, 100);
+        let text = serde_json::to_string(&record).unwrap();
+        let read: Record = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.result::<u128>().unwrap(), u128::MAX);
+    }
+}
