@@ -1,6 +1,6 @@
 //! Benchmarks, each beside the raw floor in the same run: interleaved rounds, medians, ratios.
 //!
-//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper]`; without a name, all of them.
+//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper|recipes]`; without a name, all of them.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to report")]
 
@@ -10,6 +10,7 @@ mod measure;
 mod memory;
 mod mysql;
 mod postgres;
+mod recipes;
 mod redis;
 mod renew;
 mod sqlite;
@@ -21,6 +22,7 @@ fn main() {
         // The other side of the hand-over between processes.
         ["peer", store] => handover::peer(store),
         ["renew", store] => renew::hold(store),
+        ["leader", store] => recipes::lead(store),
         ["redis", part] => redis::part(part),
         ["mysql", part] => mysql::part(part),
         ["etcd", part] => etcd::part(part),
@@ -37,6 +39,7 @@ fn main() {
                 etcd::run,
                 postgres::run,
                 zookeeper::run,
+                recipes::run,
             ] {
                 part();
             }
@@ -50,7 +53,8 @@ fn main() {
         ["etcd"] => etcd::run(),
         ["postgres"] => postgres::run(),
         ["zookeeper"] => zookeeper::run(),
-        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper]"),
+        ["recipes"] => recipes::run(),
+        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper|recipes]"),
     }
 }
 
