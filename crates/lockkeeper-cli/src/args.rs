@@ -1,9 +1,19 @@
 //! The command line, in one table: parsing, `--help`, completions and the manual come from it.
 
+mod common;
+mod cron;
+mod elect;
+mod once;
+mod run;
 mod text;
 mod wrong;
 
-pub(crate) use text::{ENVIRONMENT, EXAMPLES};
+pub(crate) use common::Common;
+pub(crate) use cron::CronArgs;
+pub(crate) use elect::{ElectArgs, Restart};
+pub(crate) use once::{OnFailure, OnceArgs};
+pub(crate) use run::RunArgs;
+pub(crate) use text::{ENVIRONMENT, examples};
 
 use crate::exit::Failure;
 use clap::builder::PossibleValuesParser;
@@ -11,11 +21,10 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use lockkeeper::Token;
 use std::ffi::OsString;
-use std::time::Duration;
 
 /// Runs commands under locks that processes and machines share.
 #[derive(Debug, Parser)]
-#[command(name = "lockkeeper", version, after_help = text::after_help(), max_term_width = 100)]
+#[command(name = "lockkeeper", version, after_help = text::after_help(None), max_term_width = 100)]
 pub(crate) struct Cli {
     /// Where the locks live: a URL such as sqlite:/srv/locks.db, or "local" for this user's own file on this machine.
     ///
@@ -29,13 +38,50 @@ pub(crate) struct Cli {
 }
 
 /// The commands, in the table's order.
-const COMMANDS: [&str; 9] = ["run", "ls", "show", "break", "fence", "store", "completions", "man", "help"];
+const COMMANDS: [&str; 14] = [
+    "run",
+    "elect",
+    "once",
+    "cron",
+    "ls",
+    "show",
+    "leader",
+    "history",
+    "break",
+    "fence",
+    "store",
+    "completions",
+    "man",
+    "help",
+];
+
+/// The commands that run another command, which comes after their `--`.
+pub(crate) const RUNS_A_COMMAND: [&str; 4] = ["run", "elect", "once", "cron"];
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a command while holding a lock.
-    #[command(after_help = text::after_help())]
+    #[command(after_help = text::after_help(Some("run")))]
     Run(RunArgs),
+    /// Run a command only while this candidate leads.
+    ///
+    /// Of several candidates for one name one leads, and its command runs; the others wait. When the leadership cannot be
+    /// kept, the command is stopped before another candidate can lead. When the command has ended, the candidate resigns.
+    /// It then exits, unless --restart says otherwise.
+    #[command(after_help = text::after_help(Some("elect")))]
+    Elect(ElectArgs),
+    /// Run a command once for a key, and give every later call the same output and exit code.
+    ///
+    /// Of the output, 32 KiB are kept. A command that was cut off, because its machine died or its lock was lost, is run
+    /// again by the next call, with LOCKKEEPER_TAKEN_OVER=1.
+    #[command(after_help = text::after_help(Some("once")))]
+    Once(OnceArgs),
+    /// Run a command on one of many machines, once for each scheduled time.
+    ///
+    /// Every machine starts it at the scheduled times, or keeps the schedule itself with --daemon. A start belongs to the
+    /// nearest scheduled time by the machine's clock. So clocks may differ by almost half the time between two of them.
+    #[command(after_help = text::after_help(Some("cron")))]
+    Cron(CronArgs),
     /// List the locks that are held or waited for.
     ///
     /// On a narrow terminal long names and labels are shortened, then columns are left out; to a pipe everything is
@@ -50,6 +96,22 @@ pub(crate) enum Command {
     /// Show who holds one lock, and who waits for it, in order.
     Show {
         /// The lock.
+        name: OsString,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show who leads an election. Exits 1 when no candidate does.
+    Leader {
+        /// The election.
+        name: OsString,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the last runs of a job of `cron`, newest first. Times are in UTC.
+    History {
+        /// The job.
         name: OsString,
         /// One JSON object on stdout.
         #[arg(long)]
@@ -160,54 +222,6 @@ pub(crate) enum StoreCommand {
     },
 }
 
-/// What `run` is told.
-#[derive(Debug, Args)]
-pub(crate) struct RunArgs {
-    /// Do not wait: exit 75 at once when another client holds the lock.
-    #[arg(short = 'n', long, conflicts_with = "wait")]
-    pub(crate) nonblock: bool,
-    /// Wait at most this long, such as 10s or 5m, then exit 75 [default: for ever].
-    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) wait: Option<Duration>,
-    /// How long the lock outlives this process if it dies; renewed while it lives. ZooKeeper and Consul may notice the
-    /// death later: `show` says how long it takes at most [default: 30s, or the longest that the store allows].
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) ttl: Option<Duration>,
-    /// Stop the command before it has held the lock this long [default: no limit].
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) max_hold: Option<Duration>,
-    /// Share the lock with other --shared holders.
-    #[arg(short, long, conflicts_with = "permits")]
-    pub(crate) shared: bool,
-    /// Take one of N permits: at most N at once. All clients must name the same N.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) permits: Option<u32>,
-    /// Release when the command itself ends. Otherwise the lock is held until all it has started has ended too.
-    #[arg(short = 'o', long)]
-    pub(crate) close: bool,
-    /// A few words that others see while the lock is held.
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    pub(crate) label: String,
-    /// The exit code when another holder has the lock; with 0 there is no message either.
-    #[arg(long, value_name = "N", default_value_t = crate::exit::BUSY)]
-    pub(crate) busy_code: u8,
-    /// Tell what happens as JSON lines on stderr instead of sentences.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// The lock: 1 to 512 bytes, such as billing/invoices. One that begins with a dash goes after a "--" of its own.
-    // The index is given because clap would otherwise put an argument that is changed later, as below, behind the
-    // command.
-    #[arg(index = 1)]
-    pub(crate) name: OsString,
-    /// The command and its arguments, after "--". It finds LOCKKEEPER_TOKEN and others in its environment.
-    #[arg(index = 2, last = true, required = true, value_name = "CMD")]
-    pub(crate) cmd: Vec<OsString>,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    lockkeeper::duration::parse(text).map_err(|e| e.message().to_owned())
-}
-
 fn token(text: &str) -> Result<Token, String> {
     let number = text.parse().map_err(|_| "a token is a whole number, as `show` prints it".to_owned())?;
     Token::new(number).map_err(|e| e.message().to_owned())
@@ -248,15 +262,23 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Parsed, Failure> {
 /// `run [OPTIONS] -- NAME -- CMD…`, for a name that begins with a dash. The table knows one `--` and takes all that
 /// follows for the command; so this is for command lines that it finds without a name.
 fn name_after_dashes(argv: &[OsString]) -> Option<Cli> {
-    let table = table().mut_subcommand("run", |run| run.mut_arg("name", |name| name.required(false).default_value("")));
+    let table = RUNS_A_COMMAND.into_iter().fold(table(), |table, command| {
+        table.mut_subcommand(command, |c| c.mut_arg("name", |name| name.required(false).default_value("")))
+    });
     let matches = table.try_get_matches_from(argv).ok()?;
     let mut cli = Cli::from_arg_matches(&matches).ok()?;
-    let Command::Run(run) = &mut cli.command else { return None };
-    if run.cmd.len() < 3 || run.cmd[1] != "--" {
+    let (name, cmd) = match &mut cli.command {
+        Command::Run(args) => (&mut args.name, &mut args.cmd),
+        Command::Elect(args) => (&mut args.name, &mut args.cmd),
+        Command::Once(args) => (&mut args.name, &mut args.cmd),
+        Command::Cron(args) => (&mut args.name, &mut args.cmd),
+        _ => return None,
+    };
+    if cmd.len() < 3 || cmd[1] != "--" {
         return None;
     }
-    let cmd = run.cmd.split_off(2);
-    run.name = std::mem::replace(&mut run.cmd, cmd).swap_remove(0);
+    let rest = cmd.split_off(2);
+    *name = std::mem::replace(cmd, rest).swap_remove(0);
     Some(cli)
 }
 

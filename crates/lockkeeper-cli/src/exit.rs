@@ -19,26 +19,27 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
 /// Ended by a signal: this plus its number.
 pub(crate) const SIGNALLED: u8 = 128;
-/// `break`: no holder has the lock with that token. `fence reset`: there is nothing to forget.
+/// `break`: no holder has the lock with that token. `leader`: none leads. `fence reset`: there is nothing to forget.
 pub(crate) const NOT_HELD: u8 = 1;
 
 /// What the exit codes mean.
-pub(crate) const CODES: [(&str, &str); 15] = [
-    ("0", "done; run: the command succeeded"),
-    ("1", "break: no holder has the lock with that token; fence reset: nothing to forget"),
+pub(crate) const CODES: [(&str, &str); 16] = [
+    ("0", "done; cron: or skipped, because another machine runs it or has (--skip-code N)"),
+    ("1", "break: not held with that token; leader: none leads; fence reset: nothing to forget"),
     ("64", "the command line is wrong, or the store cannot do that"),
+    ("65", "once: the key was used with another --fingerprint"),
     ("69", "the store does not answer"),
     ("70", "the store holds something unexpected"),
     ("71", "the operating system refused something"),
-    ("75", "another holder has the lock (run: --busy-code N sets another)"),
+    ("75", "another holder has the lock (--busy-code N sets another)"),
     ("76", "the lock was lost, or about to be, and the command was stopped"),
     ("77", "the store refused access"),
     ("78", "a setting cannot work"),
-    ("126", "run: the command cannot be executed"),
-    ("127", "run: the command was not found"),
-    ("130", "run: Ctrl-C while waiting"),
-    ("128+N", "run: signal N ended the command, or the wait"),
-    ("others", "run: the command's own"),
+    ("126", "the command cannot be executed"),
+    ("127", "the command was not found"),
+    ("130", "Ctrl-C while waiting"),
+    ("128+N", "signal N ended the command, or the wait"),
+    ("others", "the command's own"),
 ];
 
 /// Shown at the end of `--help`.
@@ -67,7 +68,7 @@ impl Failure {
         Self { code: CONFIG, kind: ErrorKind::InvalidConfig.as_str(), text: text.into() }
     }
 
-    /// The command of `run` was not started.
+    /// The command was not started.
     pub(crate) fn not_started(code: u8, text: impl Into<String>) -> Self {
         let kind = match code {
             NOT_FOUND => "not-found",
@@ -77,8 +78,26 @@ impl Failure {
         Self { code, kind, text: text.into() }
     }
 
+    /// The store holds something that this program did not write.
+    pub(crate) fn foreign(text: impl Into<String>) -> Self {
+        Self { code: ErrorKind::Foreign.exit_code(), kind: ErrorKind::Foreign.as_str(), text: text.into() }
+    }
+
+    /// What there was to say was said already.
+    pub(crate) fn told(code: u8) -> Self {
+        Self { code, kind: "told", text: String::new() }
+    }
+
+    /// A signal ended a wait; its number says it all.
+    pub(crate) fn signalled(number: u8) -> Self {
+        Self::told(SIGNALLED.saturating_add(number))
+    }
+
     /// Says it: a sentence for people, an object where stderr is for programs.
     pub(crate) fn tell(&self) {
+        if self.text.is_empty() {
+            return;
+        }
         if crate::stderr::is_json() {
             let fields = json!({ "kind": self.kind, "code": self.code, "message": self.text });
             crate::stderr::write(crate::output::event("error", fields));
@@ -111,8 +130,9 @@ mod tests {
     fn the_table_of_the_library_is_the_one_in_the_help() {
         assert_eq!((ErrorKind::Busy.exit_code(), ErrorKind::Lost.exit_code()), (BUSY, LOST));
         assert_eq!((ErrorKind::InvalidName.exit_code(), ErrorKind::InvalidConfig.exit_code()), (USAGE, CONFIG));
-        use ErrorKind::{Closed, Denied, Foreign, Stale, Unavailable, Unexpected, Unsupported};
-        let kinds = [Closed, Denied, Foreign, Stale, Unavailable, Unexpected, Unsupported].map(ErrorKind::exit_code);
+        use ErrorKind::{Closed, Denied, Failed, Foreign, Mismatch, Stale, Unavailable, Unexpected, Unsupported};
+        let kinds = [Closed, Denied, Failed, Foreign, Mismatch, Stale, Unavailable, Unexpected, Unsupported];
+        let kinds = kinds.map(ErrorKind::exit_code);
         let page = include_str!("../../../docs/operations.md");
         for code in kinds.into_iter().chain([USAGE, CONFIG, SYSTEM, BUSY, LOST, NOT_HELD]) {
             assert!(help().contains(&format!("\n{code:>8}  ")), "{code} is not in the help");

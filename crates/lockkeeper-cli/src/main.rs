@@ -9,6 +9,9 @@ mod exit;
 mod output;
 mod stderr;
 mod store;
+mod supervise;
+mod voice;
+mod waiting;
 
 use args::{Command, Parsed, StoreCommand};
 use exit::Failure;
@@ -17,7 +20,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
-    if let Some(code) = commands::run::inner(&argv) {
+    if let Some(code) = supervise::inner(&argv) {
         return ExitCode::from(code);
     }
     if wants_json(&argv) {
@@ -32,13 +35,13 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Whether this is a `run --json`, whose stderr is for programs, even when the rest of the line is wrong.
+/// Whether this is a `run --json` or its like, whose stderr is for programs, even when the rest of the line is wrong.
 fn wants_json(argv: &[OsString]) -> bool {
     let mut ours = argv.iter().skip(1).take_while(|word| *word != "--");
     while let Some(word) = ours.next() {
         if word == "--store" {
             ours.next();
-        } else if word == "run" {
+        } else if args::RUNS_A_COMMAND.iter().any(|command| word == *command) {
             return ours.any(|word| word == "--json");
         } else if !word.as_encoded_bytes().starts_with(b"-") {
             return false;
@@ -59,6 +62,11 @@ fn carry_out(parsed: Parsed) -> Result<u8, Failure> {
         Command::Man { command } => commands::man::man(command.as_deref()).map(|()| 0),
         Command::Store(StoreCommand::Init { url }) => on_runtime(commands::store::init(store, url.as_deref())),
         Command::Run(args) => on_runtime(commands::run::run(store, &args)),
+        Command::Elect(args) => on_runtime(commands::elect::elect(store, &args)),
+        Command::Once(args) => on_runtime(commands::once::once(store, &args)),
+        Command::Cron(args) => on_runtime(commands::cron::cron(store, &args)),
+        Command::Leader { name, json } => on_runtime(commands::leader::leader(store, &name, json)),
+        Command::History { name, json } => on_runtime(commands::history::history(store, &name, json)),
         Command::Ls { prefix, json } => on_runtime(commands::ls::ls(store, prefix, json)),
         Command::Show { name, json } => on_runtime(commands::show::show(store, &name, json)),
         Command::Break { name, token, json } => on_runtime(commands::break_lock::break_lock(store, &name, token, json)),

@@ -8,7 +8,9 @@ use crate::exit::Failure;
 use lockkeeper::store::{HolderRecord, Record, WaiterRecord};
 use lockkeeper::{LockName, Mode, Note};
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The version of every JSON object; grows when a field changes its meaning.
@@ -185,11 +187,24 @@ pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn wall_ms(time: SystemTime) -> u64 {
+/// A time as JSON numbers have it: milliseconds since 1970.
+pub(crate) fn wall_ms(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, ms)
 }
 
+/// A time in UTC, to the second.
+pub(crate) fn utc(time: SystemTime) -> String {
+    chrono::DateTime::<chrono::Utc>::from(time).format("%Y-%m-%d %H:%M:%SZ").to_string()
+}
+
 /// A name from the command line.
-pub(crate) fn lock_name(name: &std::ffi::OsStr) -> Result<LockName, Failure> {
-    Ok(LockName::new(std::os::unix::ffi::OsStrExt::as_bytes(name))?)
+pub(crate) fn lock_name(name: &OsStr) -> Result<LockName, Failure> {
+    Ok(LockName::new(name.as_bytes())?)
+}
+
+/// The lock of a recipe with a name from the command line.
+pub(crate) fn recipe_lock(recipe: &str, name: &OsStr) -> Result<LockName, Failure> {
+    // An empty name is refused as it is: the recipe's own part of the name would hide it.
+    let name = lock_name(name)?;
+    Ok(LockName::new([recipe.as_bytes(), b"/", name.as_bytes()].concat())?)
 }

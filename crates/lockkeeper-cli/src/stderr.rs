@@ -57,6 +57,14 @@ pub(crate) fn finish() {
     }
 }
 
+/// Lets this thread write from the background: a terminal with `tostop` would stop our whole process for it.
+pub(crate) fn write_from_background() {
+    let mut set = nix::sys::signal::SigSet::empty();
+    set.add(nix::sys::signal::Signal::SIGTTOU);
+    // Cannot fail for a valid set.
+    let _ = set.thread_block();
+}
+
 /// A closed stderr is not an error.
 fn put_down(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
@@ -116,11 +124,7 @@ impl Queue {
 
     /// Writes whatever comes, for ever.
     fn write_all(&self, out: impl Fn(&str)) {
-        // A terminal with `tostop` stops a background process that writes, and so our whole process.
-        let mut set = nix::sys::signal::SigSet::empty();
-        set.add(nix::sys::signal::Signal::SIGTTOU);
-        // Cannot fail for a valid set.
-        let _ = set.thread_block();
+        write_from_background();
         loop {
             let mut inside = self.lock();
             inside.writing = false;

@@ -46,6 +46,9 @@ fn with_json_wrong_usage_is_an_object_too() {
         &["run", "--json"],
         &["run", "--json", "x"],
         &["--store", "sqlite:x", "run", "x", "--json", "--bogus", "--", "true"],
+        &["elect", "--json"],
+        &["once", "--json", "x", "--keep", "soon", "--", "true"],
+        &["cron", "x", "--json", "--", "true"],
     ] {
         let ended = place.ends(args);
         let objects = objects(&ended);

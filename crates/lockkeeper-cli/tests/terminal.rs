@@ -228,3 +228,46 @@ fn a_stop_signal_to_lockkeeper_alone_stops_the_whole_tree() {
         pty.wait();
     }
 }
+
+#[test]
+fn ctrl_c_ends_a_candidate_for_good() {
+    let place = Place::new();
+    let args = ["elect", "--restart", "always", "x", "--", "sh", "-c", "echo $$ > pid; echo ready; exec sleep 100"];
+    let mut pty = Pty::start(&place.lockkeeper(&args));
+    pty.shows("ready");
+    pty.type_in("\x03");
+    assert_eq!(pty.wait(), 130, "{}", pty.screen());
+    assert!(!is_alive(place.number("pid").try_into().unwrap()));
+}
+
+#[test]
+fn ctrl_z_between_two_terms_stops_the_candidate_and_fg_goes_on() {
+    let place = Place::new();
+    let mut pty = shell(&place);
+    pty.type_in("$LK elect --restart always x -- true\n");
+    pty.shows("campaigning again in 1.0s");
+    pty.type_in("\x1a");
+    pty.shows("Stopped");
+    pty.type_in("fg\n");
+    pty.shows("campaigning again in 2.0s");
+    pty.type_in("\x03");
+    pty.type_in("echo co''de $?\n");
+    pty.shows("code 130");
+    pty.type_in("exit\n");
+    pty.wait();
+}
+
+#[test]
+fn a_command_whose_output_is_seen_still_reads_from_the_terminal() {
+    let place = Place::new();
+    for words in [&["once", "x"] as &[&str], &["run", "--stall-limit", "30s", "x"]] {
+        let script = "echo ready; read a; echo got $a; [ -t 1 ] || echo pipe; exec sleep 100";
+        let mut pty = Pty::start(&place.lockkeeper(&[words, &["--", "sh", "-c", script]].concat()));
+        pty.shows("ready");
+        pty.type_in("hello\n");
+        pty.shows("got hello");
+        pty.shows("pipe");
+        pty.type_in("\x03");
+        assert_eq!(pty.wait(), 130, "{}", pty.screen());
+    }
+}

@@ -4,16 +4,23 @@ mod common;
 
 use common::{Place, one_sentence};
 use std::os::unix::ffi::OsStrExt;
-use testkit::Proc;
+use testkit::{Proc, RedisServer};
 
 #[test]
 fn wrong_command_lines() {
     let place = Place::new();
     let long = "x".repeat(600);
+    // The name fits, and with the recipe's own part in front it does not.
+    let near = "x".repeat(510);
+    let value = "x".repeat(5000);
     for (args, code, part) in [
         (vec![], 64, "say what to do"),
         (vec!["dance"], 64, "'dance' is not a command"),
-        (vec!["rnu", "x", "--", "touch", "ran"], 64, "'rnu' is not a command (did you mean 'run'?); known are run, ls"),
+        (
+            vec!["rnu", "x", "--", "touch", "ran"],
+            64,
+            "'rnu' is not a command (did you mean 'run'?); known are run, elect",
+        ),
         (vec!["fence", "instal"], 64, "did you mean 'install'?"),
         (vec!["store", "inti"], 64, "did you mean 'init'?"),
         (
@@ -48,6 +55,22 @@ fn wrong_command_lines() {
         (vec!["run", "x", "--"], 64, "the command is missing"),
         (vec!["run", "x", "touch", "ran"], 64, "the command goes after --"),
         (vec!["run", "-z", "x", "--", "touch", "ran"], 64, "'-z' is not known here"),
+        (vec!["elect", "--", "touch", "ran"], 64, "the lock name is missing; write: lockkeeper elect NAME -- CMD…"),
+        (vec!["elect", "x", "touch", "ran"], 64, "the command goes after --: lockkeeper elect NAME -- CMD…"),
+        (vec!["elect", "--restart", "alwys", "x", "--", "touch", "ran"], 64, "did you mean 'always'?"),
+        (vec!["elect", "-n", "-dash", "--", "touch", "ran"], 64, "lockkeeper elect -- -dash -- CMD…"),
+        (vec!["elect", "--value", &value, "x", "--", "touch", "ran"], 78, "at most 4096"),
+        (vec!["elect", "", "--", "touch", "ran"], 64, "it must have 1 to 512 bytes"),
+        (vec!["leader"], 64, "<NAME> is missing"),
+        (vec!["leader", ""], 64, "it must have 1 to 512 bytes"),
+        (vec!["once"], 64, "a key and a command are missing; write: lockkeeper once KEY -- CMD…"),
+        (vec!["once", "x", "--"], 64, "the command is missing; write: lockkeeper once KEY -- CMD…"),
+        (vec!["once", "--on-failure", "kep", "x", "--", "touch", "ran"], 64, "did you mean 'keep'?"),
+        (vec!["once", "--keep", "0", "x", "--", "touch", "ran"], 78, "a result is kept for 1ms to 3650d"),
+        (vec!["cron", "--every", "5m", "x", "touch", "ran"], 64, "the command goes after --: lockkeeper cron"),
+        (vec!["cron", "--every", "5m", "", "--", "touch", "ran"], 64, "it must have 1 to 512 bytes"),
+        (vec!["cron", "--every", "5m", &near, "--", "touch", "ran"], 64, "514 bytes"),
+        (vec!["history", "-dash"], 64, "goes after --: lockkeeper history -- -dash"),
         (vec!["run", "--shared", "--permits", "3", "x", "--", "touch", "ran"], 64, "cannot be used together with"),
         (vec!["run", "-n", "-w", "1s", "x", "--", "touch", "ran"], 64, "cannot be used together with"),
         (vec!["run", "-n", "-n", "x", "--", "touch", "ran"], 64, "--nonblock is given twice"),
@@ -79,7 +102,7 @@ fn wrong_command_lines() {
         (vec!["--store", "b:", "store", "init", "a:"], 64, "cannot be used together with"),
         (vec!["store", "init", "what"], 78, "begins with its scheme"),
         (vec!["completions", "cobol"], 64, "is not one of bash"),
-        (vec!["man", "dance"], 64, "'dance' is not one of run, ls"),
+        (vec!["man", "dance"], 64, "'dance' is not one of run, elect"),
     ] {
         let ended = place.ends(&args);
         one_sentence(&ended, code, part);
@@ -144,4 +167,39 @@ fn a_secret_never_shows() {
             assert!(!format!("{ended:?}").contains("hunter2"), "{url}: {ended:?}");
         }
     }
+}
+
+/// The commands that need registers.
+const RECIPES: [&[&str]; 5] = [
+    &["elect", "x", "--", "touch", "ran"],
+    &["once", "x", "--", "touch", "ran"],
+    &["cron", "--every", "5m", "x", "--", "touch", "ran"],
+    &["leader", "x"],
+    &["history", "x"],
+];
+
+#[test]
+fn a_store_without_registers_names_one_that_has_them() {
+    let place = Place::new();
+    let servers: Vec<RedisServer> =
+        (0..3).map(|_| RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"])).collect();
+    let nodes: Vec<String> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+    let url = format!("redlock://{}?max_ttl=20s", nodes.join(","));
+    for args in RECIPES {
+        let ended = Proc::start(place.bare(args).env("LOCKKEEPER_STORE", &url)).wait();
+        one_sentence(&ended, 64, "needs registers");
+        assert!(ended.stderr.contains("redis://"), "{ended:?}");
+    }
+    assert!(!place.dir.join("ran").exists());
+}
+
+#[test]
+fn a_store_that_is_down_is_told_at_once() {
+    let place = Place::new();
+    let url = format!("redis://127.0.0.1:{}", testkit::free_port());
+    for args in RECIPES.iter().chain(&[&["run", "x", "--also", "y", "--", "touch", "ran"] as &[&str]]) {
+        let ended = Proc::start(place.bare(args).env("LOCKKEEPER_STORE", &url)).wait();
+        one_sentence(&ended, 69, "redis");
+    }
+    assert!(!place.dir.join("ran").exists());
 }

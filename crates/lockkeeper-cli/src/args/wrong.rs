@@ -1,13 +1,10 @@
 //! What is wrong with a command line: one sentence instead of clap's paragraph.
 
-use super::COMMANDS;
+use super::{COMMANDS, RUNS_A_COMMAND};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use lockkeeper::name::escape;
 use lockkeeper::similar::nearest;
 use std::ffi::OsString;
-
-/// Where the command of `run` goes.
-const SHAPE: &str = "write: lockkeeper run NAME -- CMD…";
 
 pub(super) fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
     let is = |command: &str| argv.iter().skip(1).any(|word| word == command);
@@ -23,13 +20,20 @@ pub(super) fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
                 format!("say what to do: {}; see lockkeeper --help", listed("or"))
             }
         }
-        ErrorKind::MissingRequiredArgument if is("run") && (arg.contains("<CMD>") || arg.contains("<NAME>")) => {
-            let missing = match (arg.contains("<NAME>"), arg.contains("<CMD>")) {
-                (true, true) => "a lock name and a command are",
-                (true, false) => "the lock name is",
-                _ => "the command is",
+        ErrorKind::MissingRequiredArgument if runs(argv).is_some() && arg.contains("--every") => {
+            "the schedule is missing; give --every DURATION or --at EXPRESSION".to_owned()
+        }
+        ErrorKind::MissingRequiredArgument
+            if runs(argv).is_some() && ["<CMD>", "<NAME>", "<KEY>"].iter().any(|a| arg.contains(a)) =>
+        {
+            let command = runs(argv).unwrap_or_default();
+            let (name, of) = if command == "once" { ("KEY", "key") } else { ("NAME", "lock name") };
+            let missing = match (arg.contains(&format!("<{name}>")), arg.contains("<CMD>")) {
+                (true, true) => format!("a {of} and a command are"),
+                (true, false) => format!("the {of} is"),
+                _ => "the command is".to_owned(),
             };
-            format!("{missing} missing; {SHAPE}")
+            format!("{missing} missing; {}", shape(command))
         }
         ErrorKind::MissingRequiredArgument if is("break") && arg == "--token <N>" => {
             format!("{arg} is missing; `lockkeeper show NAME` prints it")
@@ -72,9 +76,12 @@ pub(super) fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
 
 /// An option or a word that this command does not take.
 fn unknown(error: &clap::Error, arg: &str, argv: &[OsString]) -> String {
-    let is_run = argv.iter().skip(1).any(|word| word == "run");
-    if is_run && !arg.starts_with('-') && !argv.iter().any(|word| word == "--") {
-        return format!("'{arg}' is one word too many; the command goes after --: lockkeeper run NAME -- CMD…");
+    let is_run = runs(argv) == Some("run");
+    if let Some(command) = runs(argv)
+        && !arg.starts_with('-')
+        && !argv.iter().any(|word| word == "--")
+    {
+        return format!("'{arg}' is one word too many; the command goes after --: {}", line(command));
     }
     // Habits of flock(1).
     match arg {
@@ -91,11 +98,11 @@ fn unknown(error: &clap::Error, arg: &str, argv: &[OsString]) -> String {
     // clap names the first letter of a word with one dash; such a word may be meant as a name.
     let word = argv.iter().map(|word| escape(word.as_encoded_bytes()));
     let name = word.filter(|_| arg.len() == 2).find(|word| word.len() > 2 && word.starts_with(arg));
-    let named = ["run", "show", "break", "ls"];
-    let command = argv.iter().skip(1).find_map(|word| named.into_iter().find(|command| word == command));
+    let named = || RUNS_A_COMMAND.into_iter().chain(["show", "leader", "history", "break", "ls"]);
+    let command = argv.iter().skip(1).find_map(|word| named().find(|command| word == command));
     match (name, command) {
         (Some(name), Some(command)) if meant.is_empty() => {
-            let rest = if command == "run" { " -- CMD…" } else { "" };
+            let rest = if RUNS_A_COMMAND.contains(&command) { " -- CMD…" } else { "" };
             format!(
                 "'{name}' is not known here; a name that begins with a dash goes after --: \
                  lockkeeper {command} -- {name}{rest}"
@@ -103,6 +110,25 @@ fn unknown(error: &clap::Error, arg: &str, argv: &[OsString]) -> String {
         }
         _ => format!("'{arg}' is not known here{meant}; see --help"),
     }
+}
+
+/// The command that runs another one, if it is one of those.
+fn runs(argv: &[OsString]) -> Option<&'static str> {
+    argv.iter().skip(1).find_map(|word| RUNS_A_COMMAND.into_iter().find(|command| word == command))
+}
+
+/// Where the command goes.
+fn shape(command: &str) -> String {
+    format!("write: {}", line(command))
+}
+
+fn line(command: &str) -> String {
+    let (name, schedule) = match command {
+        "once" => ("KEY", ""),
+        "cron" => ("NAME", "--every DURATION "),
+        _ => ("NAME", ""),
+    };
+    format!("lockkeeper {command} {schedule}{name} -- CMD…")
 }
 
 /// A hint, if a known word resembles what the user wrote.

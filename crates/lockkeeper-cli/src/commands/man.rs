@@ -20,17 +20,17 @@ pub(crate) fn man(command: Option<&str>) -> Result<(), Failure> {
     // The generator's own line leaves out the "--" before a command.
     let usage = table.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim().to_owned();
-    let has_examples = table.get_after_help().is_some();
+    let examples: Vec<_> = args::examples(command).collect();
     let man = Man::new(table.override_usage(usage)).title(title).source(SOURCE);
     let mut page = Vec::new();
-    render(&man, has_examples, &mut page).map_err(|e| Failure::system(format!("cannot write the manual: {e}")))?;
+    render(&man, &examples, &mut page).map_err(|e| Failure::system(format!("cannot write the manual: {e}")))?;
     // Every section repeats this line; keep the first.
     let preamble = Roff::new().render();
     output::print(&format!("{preamble}{}", String::from_utf8_lossy(&page).replace(&preamble, "")))
 }
 
 /// The generator's sections, and between them the ones that it would print in one as EXTRA.
-fn render(man: &Man, has_examples: bool, page: &mut Vec<u8>) -> io::Result<()> {
+fn render(man: &Man, lines: &[(&str, &str)], page: &mut Vec<u8>) -> io::Result<()> {
     man.render_title(page)?;
     man.render_name_section(page)?;
     man.render_synopsis_section(page)?;
@@ -44,8 +44,8 @@ fn render(man: &Man, has_examples: bool, page: &mut Vec<u8>) -> io::Result<()> {
     let mut more = Roff::new();
     list(&mut more, "EXIT STATUS", &CODES);
     list(&mut more, "ENVIRONMENT", &args::ENVIRONMENT);
-    if has_examples {
-        examples(&mut more);
+    if !lines.is_empty() {
+        examples(&mut more, lines);
     }
     more.to_writer(page)
 }
@@ -58,11 +58,11 @@ fn list(page: &mut Roff, heading: &str, items: &[(&str, &str)]) {
     }
 }
 
-fn examples(page: &mut Roff) {
+fn examples(page: &mut Roff, lines: &[(&str, &str)]) {
     page.control("SH", ["EXAMPLES"]);
-    for (what, line) in args::EXAMPLES {
+    for (what, line) in lines {
         // Lines to paste are not broken.
-        page.control("PP", []).text([roman(what)]);
-        page.control("RS", ["4"]).control("nf", []).text([roman(line)]).control("fi", []).control("RE", []);
+        page.control("PP", []).text([roman(*what)]);
+        page.control("RS", ["4"]).control("nf", []).text([roman(*line)]).control("fi", []).control("RE", []);
     }
 }

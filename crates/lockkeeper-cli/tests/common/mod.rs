@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use testkit::{Ended, Proc, SOON, TempDir, found};
 
@@ -62,6 +63,11 @@ impl Place {
         holder
     }
 
+    /// How many lines a file has.
+    pub(crate) fn lines(&self, file: &str) -> usize {
+        self.dir.read(file).map_or(0, |text| text.lines().count())
+    }
+
     /// The text of a file, once it is there.
     pub(crate) fn text(&self, file: &str) -> String {
         found(SOON, file, || self.dir.read(file))
@@ -82,6 +88,31 @@ impl Place {
             assert!(Instant::now() < end, "{n} never waited: {} {}", shown.stdout, shown.stderr);
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+/// A wall clock that is off, for processes that are started with it.
+pub(crate) struct SkewedClock {
+    dir: TempDir,
+}
+
+impl SkewedClock {
+    pub(crate) fn new() -> Self {
+        let dir = TempDir::new();
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../testkit/src/clock_shim.c");
+        let mut compile = Command::new("cc");
+        let made = compile.args(["-shared", "-fPIC", "-O1", "-o"]).arg(dir.join("shim.so")).arg(source).status();
+        assert!(made.is_ok_and(|status| status.success()), "cc makes the clock's shim: apt-get install gcc libc6-dev");
+        Self { dir }
+    }
+
+    /// Lets a command and all it starts see the time so many seconds from now.
+    pub(crate) fn set<'a>(&self, command: &'a mut Command, seconds: i64) -> &'a mut Command {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // A file of its own: the processes have theirs mapped.
+        let file = self.dir.join(&NEXT.fetch_add(1, Ordering::Relaxed).to_string());
+        std::fs::write(&file, (seconds * 1_000_000).to_ne_bytes()).expect("the directory is ours");
+        command.env("LD_PRELOAD", self.dir.join("shim.so")).env("CLOCK_OFFSET_FILE", file)
     }
 }
 

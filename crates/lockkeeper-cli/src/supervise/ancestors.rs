@@ -1,27 +1,28 @@
-//! A nested `run` of a lock that an ancestor holds would wait for itself for ever: it is refused.
+//! A nested `lockkeeper` that wants a lock of an ancestor would wait for itself for ever: it is refused.
 //!
 //! `LOCKKEEPER_HELD` lists what ancestors hold, as `PID:MODE:NAME:STORE` with name and store in hexadecimal, separated by
 //! commas. An entry counts only while that process is truly an ancestor: a daemon that outlived its `run` is free again.
 
+use super::hold::Hold;
 use super::processes;
 use crate::exit::Failure;
 use crate::store::{Chosen, identity};
-use lockkeeper::LockName;
+use lockkeeper::{LockName, Mode};
 
 const VARIABLE: &str = "LOCKKEEPER_HELD";
 
-/// What a `run` asks for.
+/// What a command line asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted<'a> {
-    pub(super) name: &'a LockName,
-    pub(super) store: &'a Chosen,
-    pub(super) shared: bool,
+pub(crate) struct Wanted<'a> {
+    pub(crate) name: &'a LockName,
+    pub(crate) store: &'a Chosen,
+    pub(crate) shared: bool,
 }
 
 /// Fails when an ancestor holds `wanted` in a mode that excludes it. `true` when an ancestor shares it. Then this run
 /// may share it too, unless an exclusive claim stands in line between them. That claim waits for the ancestor, so this
 /// run must not wait for that claim.
-pub(super) fn refuse(wanted: Wanted<'_>) -> Result<bool, Failure> {
+pub(crate) fn refuse(wanted: Wanted<'_>) -> Result<bool, Failure> {
     let Ok(held) = std::env::var(VARIABLE) else { return Ok(false) };
     let mut shares = false;
     let ours = wanted.place();
@@ -47,18 +48,18 @@ pub(super) fn refuse(wanted: Wanted<'_>) -> Result<bool, Failure> {
 
 const SHARED: &str = "shared";
 
-impl Wanted<'_> {
-    /// The variable for a child, with what it inherits.
-    pub(super) fn held(&self) -> (&'static str, String) {
-        let mode = if self.shared { SHARED } else { "other" };
-        let ours = format!("{}:{mode}:{}", std::process::id(), self.place());
-        let value = match std::env::var(VARIABLE) {
-            Ok(held) if !held.is_empty() => format!("{held},{ours}"),
-            _ => ours,
-        };
-        (VARIABLE, value)
-    }
+/// The variable for a child, with what it inherits.
+pub(super) fn held(hold: &Hold, store: &Chosen) -> (&'static str, String) {
+    let ours = hold.all().map(|held| {
+        let (name, shared) = (held.lease.name(), matches!(held.lease.mode(), Mode::Shared));
+        let mode = if shared { SHARED } else { "other" };
+        format!("{}:{mode}:{}", std::process::id(), Wanted { name, store, shared }.place())
+    });
+    let inherited = std::env::var(VARIABLE).ok().filter(|held| !held.is_empty());
+    (VARIABLE, inherited.into_iter().chain(ours).collect::<Vec<_>>().join(","))
+}
 
+impl Wanted<'_> {
     fn place(&self) -> String {
         format!("{}:{}", hex(self.name.as_bytes()), hex(identity(&self.store.url_for_child()).as_bytes()))
     }

@@ -1,4 +1,4 @@
-//! Pipes between the processes of one `run`: a descriptor goes by its number to a program that is started, and is opened
+//! Pipes between the processes of one `lockkeeper`: a descriptor goes by its number to a program that is started, and is opened
 //! there anew.
 
 use crate::exit::Failure;
@@ -35,9 +35,11 @@ pub(super) const OURSELVES: &str = "/proc/self/exe";
 
 /// Fails where `/proc` does not show this process. Inherited descriptors and the command's tree are found through
 /// `/proc`.
-pub(super) fn check() -> std::result::Result<(), Failure> {
+pub(crate) fn check() -> std::result::Result<(), Failure> {
     match super::processes::us() {
         Some(_) => Ok(()),
-        None => Err(Failure::system("/proc does not show this process; run needs it to find what the command starts")),
+        None => Err(Failure::system(
+            "/proc does not show this process; lockkeeper needs it to find what the command starts",
+        )),
     }
 }

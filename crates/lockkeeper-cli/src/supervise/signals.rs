@@ -1,8 +1,10 @@
 //! Signals: the ones that are passed on to the command, those that stop a job, and the two the supervisor itself needs.
 
+use super::child::End;
+use super::jobs::can_stop;
 use super::processes::is_ignored;
-use crate::exit::Failure;
-use rustix::process::Signal;
+use crate::exit::{self, Failure};
+use rustix::process::{Signal, getpid, kill_process};
 use std::task::Poll;
 use tokio::signal::unix::{self, SignalKind};
 
@@ -13,19 +15,30 @@ const STOPS: [Signal; 3] = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
 
 /// Streams of signals.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     passed_on: Vec<(Signal, unix::Signal)>,
     stops: Vec<unix::Signal>,
     child: unix::Signal,
     cont: unix::Signal,
+    /// TERM, INT or QUIT has come.
+    asked_to_end: bool,
+    /// HUP has come: a terminal was closed, or a daemon is to read its settings again.
+    hung_up: bool,
 }
 
 impl Signals {
     /// Begins to listen. A signal that we were started to ignore (`nohup`) stays ignored, for the command too.
-    pub(super) fn listen() -> Result<Self, Failure> {
+    pub(crate) fn listen() -> Result<Self, Failure> {
         let wanted = PASSED_ON.into_iter().filter(|s| !is_ignored(*s));
         let passed_on = wanted.map(|s| Ok((s, stream(s)?))).collect::<Result<_, Failure>>()?;
-        Ok(Self { passed_on, stops: Vec::new(), child: stream(Signal::CHILD)?, cont: stream(Signal::CONT)? })
+        Ok(Self {
+            passed_on,
+            stops: Vec::new(),
+            child: stream(Signal::CHILD)?,
+            cont: stream(Signal::CONT)?,
+            asked_to_end: false,
+            hung_up: false,
+        })
     }
 
     /// From now on we carry out a stop ourselves; before, the kernel does.
@@ -35,32 +48,32 @@ impl Signals {
         Ok(())
     }
 
-    /// The next signal to pass on. Cancel safe.
-    pub(super) async fn next(&mut self) -> Signal {
-        std::future::poll_fn(|cx| {
-            for (signal, stream) in &mut self.passed_on {
-                if stream.poll_recv(cx).is_ready() {
-                    return Poll::Ready(*signal);
-                }
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
     /// The number of the next signal that ends a process without a command to pass it on to. Cancel safe.
-    pub(super) async fn ending(&mut self) -> u8 {
+    pub(crate) async fn ending(&mut self) -> u8 {
         loop {
-            let signal = self.next().await;
-            if signal != Signal::WINCH {
-                return u8::try_from(signal.as_raw()).unwrap_or(0);
+            match self.any().await {
+                Happened::Signal(signal) if signal != Signal::WINCH => {
+                    return u8::try_from(signal.as_raw()).unwrap_or(0);
+                }
+                // Once we have listened for stops, the kernel carries them out no more.
+                Happened::Stop if can_stop() => {
+                    let _ = kill_process(getpid(), Signal::STOP);
+                }
+                _ => {}
             }
         }
     }
 
+    /// Whether a command that has ended so did because the user wanted it: no other is to be started in its place.
+    pub(crate) fn wanted(&self, end: End) -> bool {
+        // A terminal sends Ctrl-C to the command alone. A shell that saw its own command end by it exits with this code.
+        let ended_by = |signal: Signal| i32::from(end.code()) == i32::from(exit::SIGNALLED) + signal.as_raw();
+        self.asked_to_end || ended_by(Signal::INT) || ended_by(Signal::QUIT) || self.hung_up && ended_by(Signal::HUP)
+    }
+
     /// The next signal of any kind.
     pub(super) async fn any(&mut self) -> Happened {
-        let Self { passed_on, stops, child, cont } = self;
+        let Self { passed_on, stops, child, cont, asked_to_end, hung_up } = self;
         std::future::poll_fn(|cx| {
             if cont.poll_recv(cx).is_ready() {
                 return Poll::Ready(Happened::Continued);
@@ -70,6 +83,8 @@ impl Signals {
             }
             for (signal, stream) in &mut *passed_on {
                 if stream.poll_recv(cx).is_ready() {
+                    *asked_to_end |= [Signal::TERM, Signal::INT, Signal::QUIT].contains(signal);
+                    *hung_up |= *signal == Signal::HUP;
                     return Poll::Ready(Happened::Signal(*signal));
                 }
             }

@@ -1,15 +1,15 @@
 //! Starting the command, and how it ended.
 
+use super::echo::Echoing;
+use super::hold::Held;
 use super::shim::{self, Report};
 use super::terminal::Terminal;
 use super::tree::Tree;
-use super::{ancestors, link};
-use crate::args::RunArgs;
+use super::{Task, ancestors, link};
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::store::Chosen;
-use lockkeeper::{Guard, Mode};
 use rustix::process::{Pid, Signal, WaitStatus, kill_process, kill_process_group};
+use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::io::{PipeWriter, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -83,7 +83,7 @@ impl Shim {
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     Exited(u8),
     Signalled(u8),
 }
@@ -97,14 +97,14 @@ impl End {
         status.terminating_signal().map(|n| Self::Signalled(u8::try_from(n).unwrap_or(0)))
     }
 
-    pub(super) fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::Exited(code) => code,
             Self::Signalled(number) => exit::SIGNALLED.saturating_add(number),
         }
     }
 
-    pub(super) fn signal(self) -> Option<u8> {
+    pub(crate) fn signal(self) -> Option<u8> {
         match self {
             Self::Exited(_) => None,
             Self::Signalled(number) => Some(number),
@@ -114,12 +114,10 @@ impl End {
 
 /// Starts the command through the shim; `tree` then finds the processes below the shim.
 pub(super) async fn start(
-    guard: &Guard,
-    chosen: &Chosen,
-    args: &RunArgs,
+    task: &Task<'_>,
     terminal: &mut Terminal,
     tree: &mut Tree,
-) -> Result<Child, Failure> {
+) -> Result<(Child, Option<Echoing>), Failure> {
     // If the shim is killed, this process becomes the parent of the processes below it.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
@@ -129,10 +127,17 @@ pub(super) async fn start(
     let (reports, into) = std::io::pipe().map_err(system)?;
     let fds = (link::hand_down(&theirs).map_err(system)?, link::hand_down(&into).map_err(system)?);
     let mut command = Command::new(link::OURSELVES);
-    command.arg0("lockkeeper").args(shim::arguments(terminal.at_start(), fds.0, fds.1)).args(&args.cmd);
-    environment(&mut command, guard, chosen);
+    command.arg0("lockkeeper").args(shim::arguments(terminal.at_start(), fds.0, fds.1)).args(task.cmd);
+    environment(&mut command, task);
+    let mut echoing = None;
+    if let Some(echo) = &task.echo {
+        let (stdout, stderr, begun) = echo.begin().map_err(system)?;
+        command.stdout(stdout).stderr(stderr);
+        echoing = Some(begun);
+    }
     let process = command.process_group(0).spawn().map_err(system)?;
-    drop((theirs, into));
+    // The command's ends of all pipes are closed here, so that they end with it.
+    drop((theirs, into, command));
     let pid = Pid::from_child(&process);
     tree.below(pid);
     let reports = pipe::Receiver::from_owned_fd(reports.into()).map_err(system)?;
@@ -141,28 +146,49 @@ pub(super) async fn start(
         Some(Report::Started(number)) => {
             let pid = Pid::from_raw(number).ok_or_else(|| Failure::system("the command has no process id"))?;
             terminal.serves(pid);
-            Ok(Child { pid, shim })
+            Ok((Child { pid, shim }, echoing))
         }
         Some(Report::Failed(code, text)) => Err(Failure::not_started(code, text)),
         _ => Err(Failure::system("the process that starts the command has ended too early")),
     }
 }
 
-/// The variables for the command; none of them is inherited from an outer `run`.
-fn environment(command: &mut Command, guard: &Guard, chosen: &Chosen) {
-    let lease = guard.lease();
+/// The variables for the command; none of them is inherited from an outer `lockkeeper`.
+fn environment(command: &mut Command, task: &Task<'_>) {
+    for variable in NOT_INHERITED {
+        command.env_remove(variable);
+    }
+    let first = &task.hold.first;
     command
-        .env("LOCKKEEPER_NAME", OsStr::from_bytes(guard.name().as_bytes()))
-        .env("LOCKKEEPER_HOLDER", guard.holder().to_hex())
-        .env("LOCKKEEPER_TTL_MS", output::ms(lease.ttl()).to_string())
-        .env("LOCKKEEPER_STORE", chosen.url_for_child())
-        .env_remove("LOCKKEEPER_STORE_FILE");
-    match lease.mode() {
-        Mode::Exclusive => command.env("LOCKKEEPER_TOKEN", guard.token().to_string()),
-        // The token of a Shared lock or a permit does not order writes, so the command gets none.
-        _ => command.env_remove("LOCKKEEPER_TOKEN"),
-    };
-    let shared = matches!(lease.mode(), Mode::Shared);
-    let (variable, held) = ancestors::Wanted { name: guard.name(), store: chosen, shared }.held();
+        .env("LOCKKEEPER_NAME", OsStr::from_bytes(task.hold.name().as_bytes()))
+        .env("LOCKKEEPER_HOLDER", first.holder.to_hex())
+        .env("LOCKKEEPER_TTL_MS", output::ms(first.lease.ttl()).to_string())
+        .env("LOCKKEEPER_STORE", task.store.url_for_child());
+    if let Some(token) = first.token() {
+        command.env("LOCKKEEPER_TOKEN", token.to_string());
+    }
+    if !task.hold.more.is_empty() {
+        let locks: Vec<Value> = task.hold.all().map(lock).collect();
+        command.env("LOCKKEEPER_LOCKS", Value::from(locks).to_string());
+    }
+    command.envs(task.variables.iter().map(|(variable, value)| (variable, value)));
+    let (variable, held) = ancestors::held(&task.hold, task.store);
     command.env(variable, held);
+}
+
+/// What an outer `lockkeeper` may have said about its own lock, and this one does not say always.
+const NOT_INHERITED: [&str; 7] = [
+    "LOCKKEEPER_STORE_FILE",
+    "LOCKKEEPER_TOKEN",
+    "LOCKKEEPER_LOCKS",
+    "LOCKKEEPER_TERM",
+    "LOCKKEEPER_ATTEMPT",
+    "LOCKKEEPER_TAKEN_OVER",
+    "LOCKKEEPER_WINDOW",
+];
+
+/// One of several locks, for a command that shows the token of each at a fence.
+fn lock(held: &Held) -> Value {
+    let fields = json!({ "token": held.token().map(|token| token.get()), "holder": held.holder.to_hex() });
+    output::named(held.lease.name(), fields)
 }

@@ -2,9 +2,8 @@
 //! expects of a job. The lease runs on meanwhile, so it is checked before the command continues.
 
 use super::processes::{self, has_a_shell_above};
-use super::supervise::Supervisor;
 use super::tree::{self, signal_each};
-use lockkeeper::Phase;
+use super::watch::Supervisor;
 use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 use serde_json::json;
 use std::collections::HashSet;
@@ -77,13 +76,13 @@ impl Supervisor<'_> {
     /// Continues the command and `rest`, if the lease still holds.
     async fn go_on(&mut self, give: bool, rest: &[processes::Process]) {
         // Time has passed without renewals. A stopped tree does no harm, so wait for a renewal until the lease ends.
-        while self.lease.remaining() < self.lease.margin_base() / 3 && !self.max_hold_is_near() {
-            if let Phase::Lost(_) = self.lease.phase() {
+        while self.task.hold.is_short(3) && !self.limit_is_near() {
+            if self.task.hold.is_lost() {
                 return;
             }
             tokio::time::sleep(RENEWAL).await;
         }
-        if let Phase::Lost(_) = self.lease.phase() {
+        if self.task.hold.is_lost() {
             return;
         }
         if give && self.terminal.we_are_in_front() {
@@ -93,13 +92,14 @@ impl Supervisor<'_> {
         signal_each(rest, Signal::CONT);
     }
 
-    /// Near `max_hold` no renewal makes the lease longer, and the loop stops the command as usual.
-    fn max_hold_is_near(&self) -> bool {
-        self.max_hold.is_some_and(|max| self.started.elapsed() + self.lease.margin_base() / 3 >= max)
+    /// Near the limit no renewal makes the lease longer, and the loop stops the command as usual.
+    fn limit_is_near(&self) -> bool {
+        let last_third = self.task.hold.weakest().margin_base() / 3;
+        self.task.limit.is_some_and(|limit| self.started.elapsed() + last_third >= limit.time)
     }
 }
 
 /// Whether a shell would notice a stop and undo it; the kernel checks this too before it carries out a Ctrl-Z.
-fn can_stop() -> bool {
+pub(super) fn can_stop() -> bool {
     !processes::is_ignored(Signal::TSTP) && has_a_shell_above()
 }

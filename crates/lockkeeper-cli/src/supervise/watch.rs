@@ -1,13 +1,15 @@
 //! The loop that watches over the command and its lock. It always checks the lease first.
 
+use super::Task;
 use super::child::{Child, End};
-use super::events::Voice;
+use super::progress::Progress;
 use super::shim::Report;
 use super::signals::{Happened, Signals};
 use super::terminal::Terminal;
 use super::tree::{self, Tree};
-use crate::output;
-use lockkeeper::{Lease, Phase};
+use crate::voice::Voice;
+use crate::{exit, output};
+use lockkeeper::Phase;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -21,10 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Supervisor<'a> {
     pub(super) child: &'a mut Child,
-    pub(super) lease: Lease,
-    pub(super) max_hold: Option<Duration>,
-    /// The command's own end releases the lock, even if processes it started run on.
-    pub(super) close: bool,
+    pub(super) task: &'a Task<'a>,
     pub(super) started: Instant,
     pub(super) tree: Tree,
     pub(super) signals: &'a mut Signals,
@@ -34,10 +33,17 @@ pub(super) struct Supervisor<'a> {
 
 /// How it ended.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) end: End,
+pub(crate) struct Outcome {
+    pub(crate) end: End,
     /// Why the command was stopped, when it was stopped for the lock's sake.
-    pub(super) stopped: Option<String>,
+    pub(crate) stopped: Option<String>,
+}
+
+impl Outcome {
+    /// Our exit code.
+    pub(crate) fn code(&self) -> u8 {
+        if self.stopped.is_some() { exit::LOST } else { self.end.code() }
+    }
 }
 
 /// What the loop looks at after the lease.
@@ -56,25 +62,25 @@ impl Supervisor<'_> {
         let mut told = false;
         let mut lingers = tokio::time::Instant::now();
         loop {
-            if let Phase::Lost(_) = self.lease.phase() {
+            if self.task.hold.is_lost() {
                 return self.kill(stopped, ended).await;
             }
             let event = tokio::select! {
                 biased;
-                () = self.lease.last_part(6) => return self.kill(stopped, ended).await,
-                () = self.lease.last_part(3), if stopped.is_none() => {
+                () = self.task.hold.last_part(self.task.kill_at) => return self.kill(stopped, ended).await,
+                () = self.task.hold.last_part(3), if stopped.is_none() => {
                     self.tree.signal(Signal::TERM);
                     // A stopped process handles TERM only after it continues.
                     self.tree.signal(Signal::CONT);
                     stopped = Some(self.why());
-                    self.tell("stopping", "", json!({ "signal": "TERM", "reason": reason(&self.lease, self.max_hold) }));
+                    self.tell("stopping", "", json!({ "signal": "TERM", "reason": reason(self.task) }));
                     continue;
                 }
                 report = self.child.report() => Event::Reported(report),
                 happened = self.signals.any() => Event::Happened(happened),
                 () = tokio::time::sleep_until(lingers), if ended.is_some() && !told => Event::Lingers,
             };
-            if let Phase::Lost(_) = self.lease.phase() {
+            if self.task.hold.is_lost() {
                 ended = ended.or_else(|| event.end());
                 continue;
             }
@@ -91,7 +97,7 @@ impl Supervisor<'_> {
                 Event::Reported(Some(Report::Stopped(number))) => self.child_stopped(number).await,
                 Event::Reported(Some(Report::Ended(end))) => {
                     self.terminal.take_back(matches!(end, End::Signalled(_)));
-                    if self.close && stopped.is_none() {
+                    if self.task.close && stopped.is_none() {
                         return Outcome { end, stopped };
                     }
                     ended = Some(end);
@@ -143,9 +149,9 @@ impl Supervisor<'_> {
             }
             // A process that survives KILL belongs to another user, or hangs in the kernel: we cannot end it. A process
             // that `/proc` hides from us keeps the shim waiting.
-            if !told && matches!(self.lease.phase(), Phase::Lost(_)) && began.elapsed() > DYING {
+            if !told && self.task.hold.is_lost() && began.elapsed() > DYING {
                 told = true;
-                let (name, pids) = (self.lease.name(), tree::ids(&left));
+                let (name, pids) = (self.task.hold.name(), tree::ids(&left));
                 let which = if pids.is_empty() { "that /proc hides".to_owned() } else { format!("{pids:?}") };
                 let text = format!("the lock '{name}' has ended, but lockkeeper cannot end these processes: {which}");
                 self.tell("survivors", &text, json!({ "pids": pids }));
@@ -180,7 +186,7 @@ impl Supervisor<'_> {
     }
 
     fn tell_of_the_rest(&self) {
-        let (name, pids) = (self.lease.name(), tree::ids(&self.tree.living()));
+        let (name, pids) = (self.task.hold.name(), tree::ids(&self.tree.living()));
         let text = format!(
             "the command has ended; '{name}' stays held until what the command started has ended too, \
              process ids {pids:?} (--close would release it now)"
@@ -189,23 +195,33 @@ impl Supervisor<'_> {
     }
 
     pub(super) fn tell(&self, event: &str, sentence: &str, fields: Value) {
-        self.voice.tell(event, sentence, output::named(self.lease.name(), fields));
+        self.voice.tell(event, sentence, output::named(self.task.hold.name(), fields));
     }
 
     fn why(&self) -> String {
-        why(&self.lease, self.max_hold)
+        why(self.task)
     }
 }
 
 /// Why the command was stopped for the lock's sake.
-pub(super) fn why(lease: &Lease, max_hold: Option<Duration>) -> String {
-    format!("the command was stopped, because the lock '{}' {}", lease.name(), reason(lease, max_hold))
+pub(super) fn why(task: &Task<'_>) -> String {
+    format!("the command was stopped, because the lock '{}' {}", task.hold.weakest().name(), reason(task))
 }
 
-fn reason(lease: &Lease, max_hold: Option<Duration>) -> String {
-    match (lease.phase(), max_hold) {
+fn reason(task: &Task<'_>) -> String {
+    let lease = task.hold.weakest();
+    let stalled = |progress: &&Progress| progress.ends_within(lease.margin_base() / 3);
+    if let Some(progress) = task.progress.as_ref().filter(stalled) {
+        return format!(
+            "has seen no progress for almost --stall-limit {}",
+            lockkeeper::duration::short(progress.limit)
+        );
+    }
+    match (lease.phase(), task.limit) {
         (Phase::Lost(reason), _) => format!("was lost: {reason}"),
-        (Phase::Held, Some(max)) => format!("has been held for almost --max-hold {}", lockkeeper::duration::short(max)),
+        (Phase::Held, Some(limit)) => {
+            format!("has been held for almost {} {}", limit.option, lockkeeper::duration::short(limit.time))
+        }
         _ => "could not be renewed and its lease was about to end".to_owned(),
     }
 }

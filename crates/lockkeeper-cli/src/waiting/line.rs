@@ -7,8 +7,6 @@ use lockkeeper::{LockName, Result};
 use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
 
-/// How often a waiter without a terminal reports that it still waits.
-const REMINDER: Duration = Duration::from_secs(60);
 /// The columns that a long name keeps on a live line: its user has typed it and knows the whole.
 const NAME: usize = 8;
 /// The columns that a long label keeps.
@@ -17,8 +15,10 @@ const LABEL: usize = 8;
 const PREFIX: &str = "lockkeeper: ";
 
 /// What a waiter has seen of its store, and when it last spoke of it; times count from the beginning of the wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sight {
+    /// How often a waiter without a terminal reports that it still waits.
+    reminder: Duration,
     /// Since when the store has not answered.
     away: Option<Duration>,
     told: Option<Duration>,
@@ -36,12 +36,17 @@ pub(super) struct News {
 }
 
 impl Sight {
+    /// Before the first look.
+    pub(super) fn new(reminder: Duration) -> Self {
+        Self { reminder, away: None, told: None }
+    }
+
     /// Takes note of a look.
     pub(super) fn saw(&mut self, answers: bool, now: Duration) -> News {
         let before = self.away;
         self.away = if answers { None } else { before.or(Some(now)) };
         let changed = before.is_some() != self.away.is_some();
-        let is_due = changed || self.told.is_none_or(|told| now >= told + REMINDER);
+        let is_due = changed || self.told.is_none_or(|told| now >= told + self.reminder);
         if is_due {
             self.told = Some(now);
         }
@@ -143,10 +148,7 @@ fn label(holder: &HolderRecord) -> String {
 
 /// Our place in line: a waiter with our process id on our machine is us.
 fn place(record: &Record) -> Option<String> {
-    let host = rustix::system::uname();
-    let host = host.nodename().to_string_lossy();
-    let us = |note: &lockkeeper::Note| note.pid == std::process::id() && note.host == host;
-    let at = record.waiters.iter().position(|w| w.note.as_ref().is_some_and(us))?;
+    let at = record.waiters.iter().position(|w| w.note.as_ref().is_some_and(super::is_us))?;
     Some(ordinal(at + 1))
 }
 
@@ -198,10 +200,10 @@ mod tests {
 
     #[test]
     fn a_log_hears_of_changes_at_once_and_of_the_rest_every_minute() {
-        let mut sight = Sight::default();
+        let mut sight = Sight::new(s(60));
         let spoken: Vec<u64> = (1..=60).filter(|n| sight.saw(true, s(n * 5)).is_due).map(|n| n * 5).collect();
         assert_eq!(spoken, [5, 65, 125, 185, 245]);
-        let mut sight = Sight::default();
+        let mut sight = Sight::new(s(60));
         sight.saw(true, s(1));
         assert_eq!(sight.saw(false, s(6)), News { is_due: true, away: Some(s(0)), back: None });
         let spoken: Vec<u64> = (7..=190).filter(|now| sight.saw(false, s(*now)).is_due).collect();
