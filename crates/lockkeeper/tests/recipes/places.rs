@@ -4,7 +4,7 @@ use lockkeeper::HolderId;
 #[allow(unused_imports, reason = "each store uses its own")]
 use {
     std::sync::LazyLock,
-    testkit::{EtcdServer, MysqlServer, PostgresServer, RedisCluster, RedisServer, ZooKeeperServer},
+    testkit::{ConsulCluster, EtcdServer, MysqlServer, PostgresServer, RedisCluster, RedisServer, ZooKeeperServer},
 };
 
 /// A name that no other case has.
@@ -97,4 +97,10 @@ pub(crate) fn etcd() -> String {
 pub(crate) fn zookeeper() -> String {
     static SERVER: LazyLock<&ZooKeeperServer> = LazyLock::new(|| ZooKeeperServer::new().share());
     SERVER.url()
+}
+
+#[cfg(feature = "consul")]
+pub(crate) fn consul() -> String {
+    static SERVERS: LazyLock<&ConsulCluster> = LazyLock::new(|| ConsulCluster::new().share());
+    SERVERS.members[0].url()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 pub(crate) async fn a_hung_holder_loses_the_lock(place: Place) {
     let (hung, next) = (place.keeper().await, place.keeper().await);
-    let lock = hung.lock(&place.name).stall_limit(Duration::from_secs(2));
+    let lock = hung.lock(&place.name).stall_limit(hung.info().ttl_floor.max(Duration::from_secs(2)));
     let guard = lock.acquire().await.unwrap();
     let error = guard.run(std::future::pending::<()>()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
