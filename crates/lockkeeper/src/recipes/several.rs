@@ -73,7 +73,8 @@ macro_rules! settings {
                 Self(self.0.each(|lock| lock.max_hold(max_hold)))
             }
 
-            /// How long the work may go without a sign of progress; see [`Lock::stall_limit`](crate::Lock::stall_limit).
+            /// How long the work may go without a sign of progress, counted from a lock's own grant; see
+            /// [`Lock::stall_limit`](crate::Lock::stall_limit).
             pub fn stall_limit(self, stall_limit: Duration) -> Self {
                 Self(self.0.each(|lock| lock.stall_limit(stall_limit)))
             }

@@ -118,14 +118,12 @@ const WITHOUT_REGISTERS: &[&str] = &["redlock"];
 
 /// A store that a case runs on.
 #[derive(Clone)]
-#[allow(dead_code, reason = "each recipe uses its own part")]
 pub(crate) struct Place {
     pub(crate) url: String,
     /// A name that no other case uses on this server.
     pub(crate) name: String,
 }
 
-#[allow(dead_code, reason = "each recipe uses its own part")]
 impl Place {
     /// A keeper with a TTL that every store allows, and that a busy machine can keep up with.
     pub(crate) async fn keeper(&self) -> Keeper {
@@ -140,7 +138,6 @@ impl Place {
 }
 
 /// Runs a case that needs locks alone.
-#[allow(dead_code, reason = "the first case comes with its recipe")]
 fn locks<F: Future<Output = ()>>(url: String, _: &str, case: impl FnOnce(Place) -> F) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
@@ -148,7 +145,6 @@ fn locks<F: Future<Output = ()>>(url: String, _: &str, case: impl FnOnce(Place) 
 }
 
 /// Runs a case that needs registers; where there are none, checks the refusal.
-#[allow(dead_code, reason = "the first case comes with its recipe")]
 fn registers<F: Future<Output = ()>>(url: String, place: &str, case: impl FnOnce(Place) -> F) {
     if !WITHOUT_REGISTERS.contains(&place) {
         return locks(url, place, case);
