@@ -78,9 +78,15 @@ impl HolderId {
     /// `Unexpected` when the system has no random source to offer.
     pub fn random() -> Result<Self, Error> {
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes)
-            .map_err(|e| Error::new(ErrorKind::Unexpected, format!("the system's random source failed: {e}")))?;
+        fill(&mut bytes)?;
         Ok(Self(u128::from_be_bytes(bytes)))
+    }
+
+    /// That many fresh ids, for one call to the random source.
+    pub(crate) fn many(count: usize) -> Result<Vec<Self>, Error> {
+        let mut bytes = vec![0; count * size_of::<Self>()];
+        fill(&mut bytes)?;
+        Ok(bytes.as_chunks().0.iter().map(|id| Self(u128::from_be_bytes(*id))).collect())
     }
 
     /// An id from its number: for stores that keep ids, and for stores local to a process, where a counter is enough.
@@ -105,6 +111,11 @@ impl HolderId {
         }
         u128::from_str_radix(text, 16).ok().map(Self)
     }
+}
+
+fn fill(bytes: &mut [u8]) -> Result<(), Error> {
+    getrandom::fill(bytes)
+        .map_err(|e| Error::new(ErrorKind::Unexpected, format!("the system's random source failed: {e}")))
 }
 
 impl fmt::Debug for HolderId {

@@ -1,8 +1,8 @@
 //! The caller's side of an acquisition: take a place in the local queue, ask the store when told to, wait otherwise.
 
-use super::alarm::{self, Alarm};
+use super::alarm::{Alarm, Limit};
 use super::cell::Cell;
-use super::state::{Next, Spec, Turn};
+use super::state::{Next, Spec, Turn, given_up};
 use super::{Engine, sole};
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind, Result};
@@ -44,45 +44,47 @@ impl Engine {
     /// `now` is the latest reading of the clock. Reading it costs as much as a step, so it is passed along.
     async fn acquire_inner(self: &Arc<Self>, spec: &Spec, now: &mut Stamp) -> Result<Acquired> {
         let began = *now;
-        let fresh = self.new_holder()?;
         let (task, next) = self.with_state(|s| {
             let (task, turn) = s.enter(spec, began);
-            (task, s.next(task, turn, spec, Some(fresh), began))
+            (task, s.next(task, turn, spec, true, began))
         });
-        let ticket = Ticket { engine: self, spec, task, done: false };
-        self.go_on(ticket, next, began, now).await
+        let mut ticket = Ticket { engine: self, spec, task, done: false };
+        // Most locks are free and asked for once. Everything else is boxed, so that this future stays small.
+        let (asked, next) = match next {
+            Next::Ask(key, claim) => (1, self.ask(&ticket, key, claim, began, now).await),
+            next => (0, next),
+        };
+        match next {
+            Next::Taken(key, cell) => {
+                ticket.done = true;
+                Ok(Ok((key, cell)))
+            }
+            next => Box::pin(self.go_on(ticket, next, asked, began, now)).await,
+        }
     }
 
-    /// Does what the tables say, from `next` on, until the lock is taken or not.
+    /// Does what the tables say, from `next` on, until the lock is taken or not. The store was `asked` so often before.
     pub(super) async fn go_on(
         self: &Arc<Self>,
         mut ticket: Ticket<'_>,
         mut next: Next,
+        mut asked: u32,
         began: Stamp,
         now: &mut Stamp,
     ) -> Result<Acquired> {
         let (spec, task) = (ticket.spec, ticket.task);
         let mut limit = spec.wait.filter(|w| !w.is_zero()).map(|w| Alarm::new(self, began.after(w)));
         let mut warning = spec.wait.is_none().then(|| Alarm::new(self, began.after(WARN_AFTER)));
-        let mut asked = 0;
         loop {
             next = match next {
                 // Each answer was over before it came: a store that is always too slow does not make a wait longer.
                 Next::AskAnew(_) if asked >= MOST_LATE && spec.wait.is_some_and(|w| *now >= began.after(w)) => {
                     return Err(Error::unavailable("the store's answers come too late for so short a ttl"));
                 }
-                Next::AskAnew(key) => {
-                    let fresh = self.new_holder()?;
-                    Next::Ask(key, self.with_state(|s| s.begin_try(key, spec, fresh, *now)))
-                }
+                Next::AskAnew(key) => Next::Ask(key, self.begin_anew(key, spec, *now)?),
                 Next::Ask(key, claim) => {
                     asked += 1;
-                    let answer = self.ask(key, claim, spec, began, *now).await;
-                    *now = self.clock.now();
-                    self.with_state(|s| {
-                        let turn = s.answered(key, task, &spec.name, answer, *now);
-                        s.next(task, turn, spec, None, *now)
-                    })
+                    self.ask(&ticket, key, claim, began, now).await
                 }
                 Next::Taken(key, cell) => {
                     ticket.done = true;
@@ -97,7 +99,7 @@ impl Engine {
                     let waited = ticket.wait(&mut limit, &mut warning).await;
                     *now = self.clock.now();
                     match waited {
-                        Waited::Turn(turn) => self.with_state(|s| s.next(task, Some(turn), spec, None, *now)),
+                        Waited::Turn(turn) => self.with_state(|s| s.next(task, Some(turn), spec, false, *now)),
                         Waited::Warn => {
                             warning = None;
                             let (held, _) = self.lock().standing(&spec.name, *now);
@@ -112,6 +114,17 @@ impl Engine {
         }
     }
 
+    /// The claim of `key` to send: a repeat of it, or one with a fresh holder id.
+    fn begin_anew(&self, key: u64, spec: &Spec, now: Stamp) -> Result<Claim> {
+        loop {
+            let begun = self.with_state(|s| s.ids.fresh(now).map(|fresh| s.begin_try(key, spec, fresh, now)));
+            match begun {
+                Some(claim) => return claim.ok_or_else(given_up),
+                None => self.stock_ids(1)?,
+            }
+        }
+    }
+
     /// The wait has ended: the lock is busy, or the store did not answer.
     fn out_of_time(&self, spec: &Spec, now: Stamp) -> Result<Acquired> {
         match self.lock().standing(&spec.name, now) {
@@ -121,29 +134,49 @@ impl Engine {
         }
     }
 
-    /// Asks the store. After an outage it asks once more, because only the reply may have been lost.
-    async fn ask(self: &Arc<Self>, key: u64, claim: Claim, spec: &Spec, began: Stamp, now: Stamp) -> Result<Attempt> {
-        let answer = match self.send(claim, spec, began, now).await {
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
-                let (now, fresh) = (self.clock.now(), self.new_holder()?);
-                let again = self.with_state(|s| s.begin_try(key, spec, fresh, now));
-                self.send(again, spec, began, now).await
-            }
-            answer => answer,
-        };
-        answer?.ok_or_else(silent)
+    /// Asks the store, and tells the tables what it answered. After an outage it asks once more, because only the reply
+    /// may have been lost.
+    async fn ask(self: &Arc<Self>, ticket: &Ticket<'_>, key: u64, claim: Claim, began: Stamp, now: &mut Stamp) -> Next {
+        let Ticket { spec, task, .. } = *ticket;
+        let mut limit = self.call_limit(spec, began, *now);
+        let mut answer = self.send(&mut limit, claim).await;
+        if matches!(&answer, Err(error) if error.kind() == ErrorKind::Unavailable) {
+            answer = Box::pin(async {
+                let now = self.clock.now();
+                let again = self.begin_anew(key, spec, now)?;
+                self.send(&mut self.call_limit(spec, began, now), again).await
+            })
+            .await;
+        }
+        let answer = answer.and_then(|answer| answer.ok_or_else(silent));
+        *now = self.clock.now();
+        let alarm = limit.over();
+        let (next, _spent) = self.with_state(|s| {
+            let turn = s.answered(key, task, &spec.name, answer, *now);
+            (s.next(task, turn, spec, false, *now), s.cancel_alarm(alarm))
+        });
+        next
     }
 
-    /// One call; `None` when no answer came in time.
-    async fn send(self: &Arc<Self>, claim: Claim, spec: &Spec, began: Stamp, now: Stamp) -> Result<Option<Attempt>> {
+    /// How long one call may take.
+    fn call_limit(&self, spec: &Spec, began: Stamp, now: Stamp) -> Limit<'_> {
         let mut limit = call_limit(spec.ttl);
         if let Some(wait) = spec.wait.filter(|w| !w.is_zero()) {
             // A silent store does not make a wait longer; but a short one still has time for a round trip.
             limit = limit.min(began.after(wait).since(now).max(SHORTEST_CALL));
         }
+        Limit::new(self, now.after(limit))
+    }
+
+    /// One call; `None` when no answer came in time.
+    async fn send(&self, limit: &mut Limit<'_>, claim: Claim) -> Result<Option<Attempt>> {
+        if self.works_here() {
+            let call = async { sole(self.store.try_acquire(std::slice::from_ref(&claim)).await) };
+            return limit.run(call, |_| ()).await.transpose();
+        }
         let store = self.store.clone();
-        let call = self.on_lane(async move { sole(store.try_acquire(std::slice::from_ref(&claim)).await) });
-        alarm::limit(self, limit, call).await.map(Result::flatten).transpose()
+        let call = self.on_thread(async move { sole(store.try_acquire(std::slice::from_ref(&claim)).await) });
+        Box::pin(limit.run(call, |_| ())).await.map(Result::flatten).transpose()
     }
 }
 

@@ -2,8 +2,9 @@
 //! clock.
 
 use super::Engine;
+use super::state::State;
 use crate::clock::Stamp;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -30,9 +31,9 @@ impl Future for Alarm {
             return Poll::Ready(());
         }
         let (key, at) = (self.key, self.at);
-        let alive = self.engine.with_state(|s| s.alive().then(|| s.set_alarm(key, at, cx.waker())));
-        match alive {
-            Some(key) => {
+        // A waker that is not needed any longer is dropped here, once the tables are free.
+        match self.engine.with_state(|s| s.set_alarm(key, at, cx.waker())) {
+            Some((key, _spent)) => {
                 self.key = Some(key);
                 Poll::Pending
             }
@@ -43,25 +44,87 @@ impl Future for Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // In a forked child the tables may stay locked for ever, and they belong to the parent.
-        if let Some(key) = self.key
-            && !self.engine.is_forked()
-        {
-            self.engine.with_state(|s| s.cancel_alarm(key, self.at));
-        }
+        cancel(&self.engine, self.key);
     }
 }
 
-/// Runs `work` for at most `limit`; sets a timer only if it does not finish at once.
-pub(super) async fn limit<T>(engine: &Arc<Engine>, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
-    let mut work = pin!(work);
-    let mut alarm: Option<Alarm> = None;
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(done) = work.as_mut().poll(cx) {
-            return Poll::Ready(Some(done));
+fn cancel(engine: &Engine, key: Option<u64>) {
+    // In a forked child the tables may stay locked for ever, and they belong to the parent.
+    if key.is_some() && !engine.is_forked() {
+        engine.with_state(|s| s.cancel_alarm(key));
+    }
+}
+
+/// A limit for one call to the store. Its timer is set only if the call does not finish at once.
+pub(super) struct Limit<'a> {
+    engine: &'a Engine,
+    at: Stamp,
+    key: Option<u64>,
+}
+
+impl<'a> Limit<'a> {
+    pub(super) fn new(engine: &'a Engine, at: Stamp) -> Self {
+        Self { engine, at, key: None }
+    }
+
+    /// Runs `work`; `None` when the limit has passed. If it does not finish at once, `sent` runs in the step that sets the
+    /// timer.
+    pub(super) async fn run<T>(&mut self, work: impl Future<Output = T>, sent: impl FnOnce(&mut State)) -> Option<T> {
+        let mut work = pin!(work);
+        let mut sent = Some(sent);
+        poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => self.pending(cx, sent.take()).map(|()| None),
+        })
+        .await
+    }
+
+    /// The work goes on: ready when the limit has passed. With `sent` the limit has just begun, so the clock is not read.
+    fn pending(&mut self, cx: &mut Context<'_>, sent: Option<impl FnOnce(&mut State)>) -> Poll<()> {
+        if sent.is_none() && self.engine.clock.now() >= self.at {
+            return Poll::Ready(());
         }
-        let alarm = alarm.get_or_insert_with(|| Alarm::new(engine, engine.clock.now().after(limit)));
-        Pin::new(alarm).poll(cx).map(|()| None)
-    })
-    .await
+        let set = self.engine.with_state(|s| {
+            if let Some(sent) = sent {
+                sent(s);
+            }
+            s.set_alarm(self.key, self.at, cx.waker())
+        });
+        match set {
+            Some((key, _spent)) => {
+                self.key = Some(key);
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// The timer, if it was set: the caller cancels it in its next step.
+    pub(super) fn over(mut self) -> Option<u64> {
+        self.key.take()
+    }
+}
+
+impl Drop for Limit<'_> {
+    fn drop(&mut self) {
+        cancel(self.engine, self.key);
+    }
+}
+
+/// Runs `work` for at most `limit`; without any time it gets one chance to be done already.
+pub(super) async fn limit<T>(engine: &Engine, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    if limit.is_zero() {
+        let mut work = pin!(work);
+        return poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => Poll::Ready(None),
+        })
+        .await;
+    }
+    let mut limit = Limit::new(engine, engine.clock.now().after(limit));
+    let done = limit.run(work, |_| ()).await;
+    if let key @ Some(_) = limit.over() {
+        engine.with_state(|s| s.cancel_alarm(key));
+    }
+    done
 }

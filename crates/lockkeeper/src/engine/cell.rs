@@ -5,7 +5,7 @@ use crate::machine::hold::{Hold, Phase};
 use crate::name::LockName;
 use crate::store::{Grant, LossReason, Mode};
 use crate::token::{HolderId, Token};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -30,6 +30,8 @@ pub(crate) struct Cell {
     /// The end by lease and `max_hold`; the end by `stall_limit` is computed.
     held_until: AtomicU64,
     phase: AtomicU8,
+    /// Whether a task has ever watched for changes; most guards are never watched.
+    watched: AtomicBool,
     changed: Notify,
 }
 
@@ -72,6 +74,7 @@ impl Cell {
             first: (grant.lease, held_until),
             held_until: AtomicU64::new(held_until.as_micros()),
             phase: AtomicU8::new(0),
+            watched: AtomicBool::new(false),
             changed: Notify::new(),
         }
     }
@@ -132,7 +135,7 @@ impl Cell {
 
     /// The phase as the engine last told it.
     pub(crate) fn told(&self) -> Phase {
-        match self.phase.load(Ordering::Acquire) {
+        match self.phase.load(Ordering::SeqCst) {
             0 => Phase::Held,
             1 => Phase::Suspect,
             n => Phase::Lost(REASONS[usize::from(n - LOST).min(REASONS.len() - 1)]),
@@ -140,7 +143,8 @@ impl Cell {
     }
 
     /// Called by the engine only, under its lock. The deadline is set first: a reader never sees Held with an old one.
-    /// Returns whether the phase has changed or the lease was renewed for the first time, so that the caller must `ring`.
+    /// Returns whether the phase has changed or the lease was renewed for the first time, and a task watches for that, so
+    /// that the caller must `ring`.
     pub(super) fn set(&self, phase: Phase, held_until: Stamp) -> bool {
         let was_renewed = self.is_renewed();
         self.held_until.store(held_until.as_micros(), Ordering::Release);
@@ -153,7 +157,12 @@ impl Cell {
                 LOST + u8::try_from(at).unwrap_or(1)
             }
         };
-        self.phase.swap(number, Ordering::AcqRel) != number || first
+        if !first && self.phase.load(Ordering::Relaxed) == number {
+            return false;
+        }
+        // First the change, then the look; `until` does it the other way round. So one of the two sees the other.
+        self.phase.swap(number, Ordering::SeqCst);
+        self.watched.load(Ordering::SeqCst)
     }
 
     /// Wakes the tasks that watch this guard; never under the engine's lock.
@@ -177,6 +186,9 @@ impl Cell {
 
     /// Looks now, and again whenever `ring` is called.
     async fn until<T>(&self, look: impl Fn() -> Option<T>) -> T {
+        self.watched.store(true, Ordering::SeqCst);
+        // Either the engine sees that this task watches, or this look sees all that the engine has set.
+        self.phase.load(Ordering::SeqCst);
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();

@@ -29,13 +29,13 @@ impl Engine {
     ) {
         let began = self.clock.now();
         let entered = self.check_fork().and_then(|()| {
-            let fresh = specs.iter().map(|_| self.new_holder()).collect::<Result<Vec<_>>>()?;
+            self.stock_ids(specs.len())?;
             Ok(self.with_state(|s| {
-                let enter = |(spec, fresh)| {
+                let enter = |spec| {
                     let (task, turn) = s.enter(spec, began);
-                    (Ticket { engine: self, spec, task, done: false }, s.next(task, turn, spec, Some(fresh), began))
+                    (Ticket { engine: self, spec, task, done: false }, s.next(task, turn, spec, true, began))
                 };
-                specs.iter().zip(fresh).map(enter).collect::<Vec<_>>()
+                specs.iter().map(enter).collect::<Vec<_>>()
             }))
         });
         let mut entered = match entered {
@@ -56,14 +56,14 @@ impl Engine {
                 Err(error) if error.is_retryable() => Next::AskAnew(key),
                 answer => {
                     let turn = s.answered(key, ticket.task, &ticket.spec.name, answer, now);
-                    s.next(ticket.task, turn, ticket.spec, None, now)
+                    s.next(ticket.task, turn, ticket.spec, false, now)
                 }
             });
         }
         for (ticket, next) in entered {
             let spec = ticket.spec;
             let mut outcome = Outcome { metrics: &self.metrics, counted: false };
-            let acquired = self.go_on(ticket, next, began, &mut now).await;
+            let acquired = self.go_on(ticket, next, 0, began, &mut now).await;
             outcome.count(&acquired);
             self.metrics.waited(now.since(began));
             let named = |e: Error| self.info.name_in(e.during("acquire")).for_lock(&spec.name);

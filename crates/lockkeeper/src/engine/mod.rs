@@ -24,9 +24,9 @@ use crate::clock::{Clock, Stamp};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{LossReason, Release, Runtime, Store, StoreInfo};
 use crate::token::HolderId;
-use state::{Life, Sender, State};
+use alarm::Limit;
+use state::{Ids, Life, Sender, State};
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -85,11 +85,10 @@ impl Engine {
     fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let answer = act(&mut state);
-        let wake = std::mem::take(&mut state.wake_thread);
-        let later = std::mem::take(&mut state.later);
-        let left = later.left && state.life != Life::Open;
+        let (now, wake) = state.leaves();
+        let left = now.left && state.life != Life::Open;
         drop(state);
-        later.act(&self.metrics);
+        now.act(&self.metrics);
         if left {
             self.settled();
         }
@@ -114,27 +113,33 @@ impl Engine {
         self.pid != std::process::id()
     }
 
-    fn new_holder(&self) -> Result<HolderId> {
-        if self.info.local {
-            // One counter for the process: keepers may share a store.
-            static NEXT: AtomicU64 = AtomicU64::new(1);
-            return Ok(HolderId::from_u128(NEXT.fetch_add(1, Ordering::Relaxed).into()));
+    /// Draws holder ids until there are `count` of them.
+    fn stock_ids(&self, count: usize) -> Result<()> {
+        while !self.lock().ids.lasts(count) {
+            let drawn = HolderId::many(count.max(Ids::DRAW))?;
+            self.lock().ids.keep(drawn);
         }
-        HolderId::random()
+        Ok(())
     }
 
-    /// Runs a call where the store can work: here, or on the keeper's thread when this thread has no runtime for it.
-    async fn on_lane<T: Send + 'static>(self: &Arc<Self>, call: impl Future<Output = T> + Send + 'static) -> Result<T> {
-        let here = match self.info.runtime {
+    /// Whether the store can work on this thread; otherwise its calls run on the keeper's.
+    fn works_here(&self) -> bool {
+        match self.info.runtime {
             Runtime::Any => true,
             Runtime::Tokio => tokio::runtime::Handle::try_current().is_ok(),
             Runtime::Keeper => false,
-        };
-        if here {
-            return Ok(call.await);
         }
+    }
+
+    /// Runs a call on the keeper's thread.
+    async fn on_thread<T: Send + 'static>(&self, call: impl Future<Output = T> + Send + 'static) -> Result<T> {
         let died = |_| Error::new(ErrorKind::Closed, "the keeper's thread has died; connect anew");
         self.runtime.spawn(call).await.map_err(died)
+    }
+
+    /// Runs a call where the store can work.
+    async fn on_lane<T: Send + 'static>(&self, call: impl Future<Output = T> + Send + 'static) -> Result<T> {
+        if self.works_here() { Ok(call.await) } else { self.on_thread(call).await }
     }
 
     /// An operator's question, on the lane; no claim belongs to it.
@@ -156,30 +161,32 @@ impl Engine {
         let mut now = self.clock.now();
         let Some(claim) = self.with_state(|s| s.begin_release(key, Sender::Owner, now)) else { return Ok(None) };
         let mut sending = Sending { engine: self, key, answered: false };
-        let name = claim.name.clone();
-        let store = self.store.clone();
-        let call = self.on_lane(async move { sole(store.release(std::slice::from_ref(&claim)).await) });
-        let mut call = std::pin::pin!(alarm::limit(self, wait::release_limit(ttl), call));
-        let mut follows = self.info.ordered && self.info.queue;
-        let answered = std::future::poll_fn(|cx| {
-            let answered = call.as_mut().poll(cx);
-            if answered.is_pending() && std::mem::take(&mut follows) {
+        let mut limit = Limit::new(self, now.after(wait::release_limit(ttl)));
+        let follows = self.info.ordered && self.info.queue;
+        let sent = |s: &mut State| {
+            if follows {
                 // The release has been sent, and calls from here on arrive after it.
-                self.with_state(|s| s.release_sent(key, &name, now));
+                s.release_sent(key, now);
             }
-            answered
-        });
-        let answer = match answered.await {
-            Some(answer) => answer.flatten(),
-            None => Err(Error::unavailable("the store did not answer in time; the release will be repeated")),
         };
+        let answer = if self.works_here() {
+            limit.run(async { sole(self.store.release(std::slice::from_ref(&claim)).await) }, sent).await
+        } else {
+            let (store, claim) = (self.store.clone(), claim.clone());
+            let call = self.on_thread(async move { sole(store.release(std::slice::from_ref(&claim)).await) });
+            Box::pin(limit.run(call, sent)).await.map(Result::flatten)
+        };
+        let answer = answer.unwrap_or_else(|| {
+            Err(Error::unavailable("the store did not answer in time; the release will be repeated"))
+        });
         sending.answered = true;
         if answer.is_err() {
             // Only the thread's repeat of the release needs the time.
             now = self.clock.now();
         }
-        let answer = self.with_state(|s| s.own_release_answered(key, answer, now));
-        answer.map(Some).map_err(|e| self.info.name_in(e.during("release")).for_lock(&name))
+        let alarm = limit.over();
+        let (answer, _spent) = self.with_state(|s| (s.own_release_answered(key, answer, now), s.cancel_alarm(alarm)));
+        answer.map(Some).map_err(|e| self.info.name_in(e.during("release")).for_lock(&claim.name))
     }
 
     /// Releases a guard from `Drop`: hands it to the thread.

@@ -1,7 +1,7 @@
 //! The keeper's thread: one timer queue, the store's own work (`tend`), batches of all that is due.
 
 use super::alarm;
-use super::state::{Life, State, Work};
+use super::state::{Calls, Ids, Life, State, Work};
 use super::{Engine, Notify};
 use crate::clock::{Clock, Sleeper, Stamp};
 use crate::error::{Error, ErrorKind, Result};
@@ -26,7 +26,7 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
     let engine = Arc::new(Engine {
         store,
         clock,
-        state: Mutex::new(State::new(info.queue)),
+        state: Mutex::new(State::new(info.queue, if info.local { Ids::Counted } else { Ids::Drawn(Vec::new()) })),
         metrics,
         info,
         bell: Notify::new(),
@@ -86,7 +86,7 @@ impl Upkeep {
     /// Sends the calls that are due. They run beside the loop, so that one that hangs delays no other.
     fn send(&self, work: Work, now: Stamp) {
         let Work { renew, acquire, release, limit } = work;
-        for (keys, claims) in batches(renew) {
+        for Calls { keys, claims } in batches(renew) {
             let engine = self.0.clone();
             tokio::spawn(async move {
                 let answers = call(&engine, &claims, limit, |s, c| Box::pin(async move { s.renew(c).await })).await;
@@ -94,7 +94,7 @@ impl Upkeep {
                 engine.with_state(|s| keys.iter().zip(answers).for_each(|(key, a)| s.renewed(*key, now, a, at)));
             });
         }
-        for (keys, claims) in batches(acquire) {
+        for Calls { keys, claims } in batches(acquire) {
             let engine = self.0.clone();
             tokio::spawn(async move {
                 let answers =
@@ -103,7 +103,7 @@ impl Upkeep {
                 engine.with_state(|s| keys.iter().zip(answers).for_each(|(key, a)| s.reasked(*key, a, at)));
             });
         }
-        for (keys, claims) in batches(release) {
+        for Calls { keys, claims } in batches(release) {
             let engine = self.0.clone();
             tokio::spawn(async move {
                 let answers = call(&engine, &claims, limit, |s, c| Box::pin(async move { s.release(c).await })).await;
@@ -129,12 +129,17 @@ impl Drop for Upkeep {
 }
 
 /// Sorted by name, so that stores which lock rows do it in one order; bounded in size.
-fn batches(mut due: Vec<(u64, Claim)>) -> impl Iterator<Item = (Vec<u64>, Vec<Claim>)> {
-    due.sort_by(|a, b| a.1.name.cmp(&b.1.name));
-    let mut due = due.into_iter();
+fn batches(mut due: Calls) -> impl Iterator<Item = Calls> {
+    if !due.claims.is_sorted_by(|a, b| a.name <= b.name) {
+        let mut pairs: Vec<(u64, Claim)> = due.keys.into_iter().zip(due.claims).collect();
+        pairs.sort_by(|a, b| a.1.name.cmp(&b.1.name));
+        (due.keys, due.claims) = pairs.into_iter().unzip();
+    }
     std::iter::from_fn(move || {
-        let (keys, claims): (Vec<u64>, Vec<Claim>) = due.by_ref().take(BATCH).unzip();
-        (!keys.is_empty()).then_some((keys, claims))
+        let rest = due.keys.len().min(BATCH);
+        let rest = Calls { keys: due.keys.split_off(rest), claims: due.claims.split_off(rest) };
+        let batch = std::mem::replace(&mut due, rest);
+        (!batch.keys.is_empty()).then_some(batch)
     })
 }
 

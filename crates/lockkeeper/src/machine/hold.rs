@@ -81,6 +81,43 @@ pub enum Output {
     Release,
 }
 
+/// The outputs of one step: two at most, so that a step allocates nothing. Reads as a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Outputs {
+    /// What is beyond `len` is always `Release`.
+    all: [Output; 2],
+    len: usize,
+}
+
+impl Outputs {
+    const NONE: Self = Self { all: [Output::Release; 2], len: 0 };
+
+    fn one(output: Output) -> Self {
+        Self { all: [output, Output::Release], len: 1 }
+    }
+
+    fn two(first: Output, second: Output) -> Self {
+        Self { all: [first, second], len: 2 }
+    }
+}
+
+impl std::ops::Deref for Outputs {
+    type Target = [Output];
+
+    fn deref(&self) -> &[Output] {
+        &self.all[..self.len]
+    }
+}
+
+impl IntoIterator for Outputs {
+    type Item = Output;
+    type IntoIter = std::iter::Take<std::array::IntoIter<Output, 2>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.all.into_iter().take(self.len)
+    }
+}
+
 impl Hold {
     /// The state right after a grant; it ends at `max_end` at the latest.
     pub fn new(grant: &Grant, ttl: Duration, max_end: Option<Stamp>) -> Self {
@@ -104,6 +141,11 @@ impl Hold {
     /// From `now` on the work must make progress at least every `limit`.
     pub fn stall_after(&mut self, limit: Option<Duration>, now: Stamp) {
         self.stall = limit.map(|limit| (limit, now.after(limit)));
+    }
+
+    /// Whether it ends without progress.
+    pub fn stalls(&self) -> bool {
+        self.stall.is_some()
     }
 
     /// The work made progress at `at`. It counts only if it came in time: a stalled guard stays stalled.
@@ -159,13 +201,13 @@ impl Hold {
     }
 
     /// One step. The deadline is judged first, always: a late success does not bring a lost guard back.
-    pub fn step(&mut self, now: Stamp, input: Input) -> Vec<Output> {
+    pub fn step(&mut self, now: Stamp, input: Input) -> Outputs {
         if matches!(self.phase, Phase::Lost(_)) {
-            return Vec::new();
+            return Outputs::NONE;
         }
         if input == Input::Release {
             self.phase = Phase::Lost(LossReason::Released);
-            return vec![Output::Changed(self.phase), Output::Release];
+            return Outputs::two(Output::Changed(self.phase), Output::Release);
         }
         if now >= self.deadline() {
             let reason = match self.stall {
@@ -174,12 +216,12 @@ impl Hold {
                 _ => LossReason::MaxHold,
             };
             self.phase = Phase::Lost(reason);
-            return vec![Output::Changed(self.phase), Output::Release];
+            return Outputs::two(Output::Changed(self.phase), Output::Release);
         }
         match input {
             Input::Gone(reason) => {
                 self.phase = Phase::Lost(reason);
-                vec![Output::Changed(self.phase)]
+                Outputs::one(Output::Changed(self.phase))
             }
             Input::Renewed { stamp, lease } => {
                 self.lease_end = self.lease_end.max(deadline(stamp, lease));
@@ -190,29 +232,29 @@ impl Hold {
             Input::Failed => self.failed(now),
             Input::RenewNow => {
                 (self.renew_at, self.give_up) = (now, None);
-                Vec::new()
+                Outputs::NONE
             }
             Input::Tick => self.tick(now),
-            Input::Release => Vec::new(),
+            Input::Release => Outputs::NONE,
         }
     }
 
-    fn tick(&mut self, now: Stamp) -> Vec<Output> {
+    fn tick(&mut self, now: Stamp) -> Outputs {
         match self.give_up {
             Some(at) if now >= at => self.failed(now),
-            Some(_) => Vec::new(),
+            Some(_) => Outputs::NONE,
             None if self.wants_renewal() && now.after(self.slack()) >= self.renew_at => {
                 // Never longer than half of the time left, so that there is time for another try.
                 let limit = (self.ttl / 3).min(self.held_until().since(now) / 2);
                 self.give_up = Some(now.after(limit));
-                vec![Output::Renew { limit }]
+                Outputs::one(Output::Renew { limit })
             }
-            None => Vec::new(),
+            None => Outputs::NONE,
         }
     }
 
     /// The less time is left, the sooner the next try.
-    fn failed(&mut self, now: Stamp) -> Vec<Output> {
+    fn failed(&mut self, now: Stamp) -> Outputs {
         self.give_up = None;
         let pause = (self.held_until().since(now) / 8)
             .clamp(Duration::from_millis(1), (self.ttl / 10).max(Duration::from_millis(1)));
@@ -220,12 +262,12 @@ impl Hold {
         self.change(Phase::Suspect)
     }
 
-    fn change(&mut self, phase: Phase) -> Vec<Output> {
+    fn change(&mut self, phase: Phase) -> Outputs {
         if self.phase == phase {
-            return Vec::new();
+            return Outputs::NONE;
         }
         self.phase = phase;
-        vec![Output::Changed(phase)]
+        Outputs::one(Output::Changed(phase))
     }
 }
 
@@ -251,15 +293,15 @@ mod tests {
         assert_eq!(h.deadline(), s(1000 + 30_000 - 300 - 2));
         assert_eq!(h.wake_at(), Some(s(11_000)));
         assert_eq!(
-            h.step(s(11_000), Input::Tick),
-            vec![Output::Renew { limit: (h.deadline().since(s(11_000)) / 2).min(TTL / 3) }]
+            h.step(s(11_000), Input::Tick)[..],
+            [Output::Renew { limit: (h.deadline().since(s(11_000)) / 2).min(TTL / 3) }]
         );
-        assert_eq!(h.step(s(12_000), Input::Failed), vec![Output::Changed(Phase::Suspect)]);
+        assert_eq!(h.step(s(12_000), Input::Failed)[..], [Output::Changed(Phase::Suspect)]);
         let retry = h.wake_at().unwrap();
         assert!(retry > s(12_000) && retry < s(16_000));
         assert!(matches!(h.step(retry, Input::Tick)[..], [Output::Renew { .. }]));
         let back = h.step(s(16_000), Input::Renewed { stamp: retry, lease: TTL });
-        assert_eq!(back, vec![Output::Changed(Phase::Held)]);
+        assert_eq!(back[..], [Output::Changed(Phase::Held)]);
         assert_eq!(h.deadline(), deadline(retry, TTL));
     }
 
@@ -268,7 +310,7 @@ mod tests {
         let mut h = hold(None);
         let end = h.deadline();
         let outputs = h.step(end, Input::Renewed { stamp: s(20_000), lease: TTL });
-        assert_eq!(outputs, vec![Output::Changed(Phase::Lost(LossReason::Expired)), Output::Release]);
+        assert_eq!(outputs[..], [Output::Changed(Phase::Lost(LossReason::Expired)), Output::Release]);
         assert_eq!(h.wake_at(), None);
         assert!(h.step(end, Input::Tick).is_empty());
     }
@@ -333,7 +375,7 @@ mod tests {
         assert_eq!(h.wake_at(), Some(s(30_000)), "15 s after the last progress");
         h.progressed(s(30_000));
         let lost = Phase::Lost(LossReason::Stalled);
-        assert_eq!(h.step(s(30_000), Input::Tick), vec![Output::Changed(lost), Output::Release], "too late");
+        assert_eq!(h.step(s(30_000), Input::Tick)[..], [Output::Changed(lost), Output::Release], "too late");
     }
 
     #[test]

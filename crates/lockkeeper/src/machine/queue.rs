@@ -5,8 +5,10 @@
 //! in order. The remote place in line belongs to the queue, not to the task that got it. When that task gives up, the
 //! next one of the same mode takes over the place, also when a grant is just arriving.
 
+mod line;
+
 use crate::store::Mode;
-use std::collections::VecDeque;
+use line::Line;
 
 /// A task that wants the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +39,7 @@ pub struct Pending {
 /// One name's queue. The default is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Queue {
-    tasks: VecDeque<Task>,
+    tasks: Line,
     pending: Option<Pending>,
     exclusive: Option<u64>,
 }
@@ -117,27 +119,25 @@ impl Queue {
     /// One step; `fresh` is the number of the claim it may start.
     pub fn step(&mut self, input: Input, fresh: u64) -> Vec<Output> {
         let mut out = Vec::new();
+        self.step_into(input, fresh, &mut out);
+        out
+    }
+
+    /// One step, whose outputs are added to `out`: a keeper uses one list again and again.
+    pub fn step_into(&mut self, input: Input, fresh: u64, out: &mut Vec<Output>) {
         match input {
             Input::Enter(task) => self.tasks.push_back(task),
-            Input::Leave(task) => self.leave(task, &mut out),
-            Input::Taken(task) => self.tasks.retain(|t| t.id != task),
+            Input::Leave(task) => self.leave(task, out),
+            Input::Taken(task) => drop(self.tasks.remove(task)),
             Input::Ended(claim) => {
                 if self.exclusive == Some(claim) {
                     self.exclusive = None;
                 }
-                // The grant was lost before its task picked it up: the task is back in its place in line.
-                for task in self.tasks.iter_mut().filter(|t| t.granted == Some(claim)) {
-                    task.granted = None;
-                }
+                self.tasks.lose(claim);
             }
-            Input::Answer(claim, answer) => self.answer(claim, answer, &mut out),
+            Input::Answer(claim, answer) => self.answer(claim, answer, out),
         }
-        self.advance(fresh, &mut out);
-        if self.tasks.is_empty() {
-            // A held lock without waiting tasks frees the memory of its queue.
-            self.tasks = VecDeque::new();
-        }
-        out
+        self.advance(fresh, out);
     }
 
     fn answer(&mut self, claim: u64, answer: Answer, out: &mut Vec<Output>) {
@@ -147,8 +147,7 @@ impl Queue {
                 if pending.mode == Mode::Exclusive {
                     self.exclusive = Some(claim);
                 }
-                if let Some(task) = self.tasks.iter_mut().find(|t| t.id == pending.task) {
-                    task.granted = Some(claim);
+                if self.tasks.grant(pending.task, claim) {
                     out.push(Output::Grant { task: pending.task, claim });
                 }
             }
@@ -161,31 +160,31 @@ impl Queue {
                 // Another task of this mode would get this answer too, so none needs to ask.
                 self.refuse(|t| t.mode == mode || t.mode == Mode::Exclusive, out);
             }
-            Answer::Failed => self.tasks.retain(|t| t.id != pending.task),
+            Answer::Failed => drop(self.tasks.remove(pending.task)),
             Answer::Gone => {}
         }
     }
 
     fn leave(&mut self, id: u64, out: &mut Vec<Output>) {
-        let Some(at) = self.tasks.iter().position(|t| t.id == id) else { return };
-        let Some(gone) = self.tasks.remove(at) else { return };
-        let heir = self.tasks.iter_mut().find(|t| t.granted.is_none()).filter(|t| t.waits && t.mode == gone.mode);
+        let Some(gone) = self.tasks.remove(id) else { return };
+        let heir = self.tasks.iter().find(|t| t.granted.is_none()).filter(|t| t.waits && t.mode == gone.mode);
+        let heir = heir.map(|t| t.id);
         if let Some(claim) = gone.granted {
             match heir.filter(|_| self.pending.is_none()) {
                 Some(heir) => {
-                    heir.granted = Some(claim);
-                    out.push(Output::Grant { task: heir.id, claim });
+                    self.tasks.grant(heir, claim);
+                    out.push(Output::Grant { task: heir, claim });
                 }
                 None => out.push(Output::Drop(claim)),
             }
         } else if let Some(mut pending) = self.pending.take_if(|p| p.task == id) {
             match heir {
                 Some(heir) => {
-                    pending.task = heir.id;
+                    pending.task = heir;
                     if !pending.waiting {
                         // The call was dropped with its task. The next task repeats the claim, and so learns whether it
                         // was granted.
-                        out.push(Output::Try { task: heir.id, claim: pending.claim });
+                        out.push(Output::Try { task: heir, claim: pending.claim });
                     }
                     self.pending = Some(pending);
                 }
@@ -211,13 +210,8 @@ impl Queue {
     /// Tells tasks that do not wait that the lock is not free.
     fn refuse(&mut self, whom: impl Fn(&Task) -> bool, out: &mut Vec<Output>) {
         let asking = self.pending.as_ref().map(|p| p.task);
-        self.tasks.retain(|t| {
-            let refused = !t.waits && t.granted.is_none() && Some(t.id) != asking && whom(t);
-            if refused {
-                out.push(Output::Busy(t.id));
-            }
-            !refused
-        });
+        let refused = |t: &Task| !t.waits && t.granted.is_none() && Some(t.id) != asking && whom(t);
+        self.tasks.refuse(refused, |task| out.push(Output::Busy(task)));
     }
 }
 

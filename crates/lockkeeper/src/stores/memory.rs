@@ -15,6 +15,7 @@ use crate::store::{
 };
 use crate::token::Token;
 use async_trait::async_trait;
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -50,7 +51,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Tables {
-    slots: HashMap<LockName, Slot>,
+    slots: HashMap<LockName, Slot, RandomState>,
+    /// A slot without holders and waiters, for its memory: most names are taken and given back by themselves.
+    spare: Slot,
     /// The highest token of any slot that was dropped from the map: where a new slot starts.
     token_floor: u64,
     /// How many slots there may be before the ended ones are swept out.
@@ -111,7 +114,13 @@ impl MemoryStore {
     /// Runs one step on the slot of `name` and tells the keepers whose waiters it let in.
     fn step<T>(&self, tables: &mut Tables, name: &LockName, act: impl FnOnce(&mut Slot) -> Result<T>) -> Result<T> {
         let floor = tables.token_floor;
-        let slot = tables.slots.entry(name.clone()).or_insert_with(|| Slot { token: floor, ..Slot::default() });
+        let slot = match tables.slots.get_mut(name) {
+            Some(slot) => slot,
+            None => {
+                let slot = Slot { token: floor, ..std::mem::take(&mut tables.spare) };
+                tables.slots.entry(name.clone()).or_insert(slot)
+            }
+        };
         let before = slot.token;
         let answer = act(slot);
         for (keeper, id, grant) in slot.handed().filter(|(_, _, grant)| grant.token.get() > before) {
@@ -122,7 +131,11 @@ impl MemoryStore {
         }
         if slot.is_idle() {
             tables.token_floor = floor.max(slot.token);
-            tables.slots.remove(name);
+            let gone = tables.slots.remove(name).unwrap_or_default();
+            // Not the memory of a crowd.
+            if gone.holders.capacity() <= 4 && gone.waiters.capacity() + gone.tombs.capacity() == 0 {
+                tables.spare = gone;
+            }
         }
         answer
     }

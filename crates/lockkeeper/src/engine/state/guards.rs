@@ -5,15 +5,14 @@ use super::{Entry, Life, Role, Sender, State, Turn};
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::{hold, queue};
-use crate::name::LockName;
 use crate::store::{Claim, LossReason, Release};
 
 impl State {
     /// Begins a release. `Some`: the claim to send; its answer goes to `released`. `None`: the claim has ended already.
     pub(in crate::engine) fn begin_release(&mut self, key: u64, sender: Sender, now: Stamp) -> Option<Claim> {
-        let entry = self.claims.get_mut(&key)?;
+        let entry = self.claims.get_mut(key)?;
         let Role::Held { hold, cell, .. } = &mut entry.role else { return None };
-        if let Some(cell) = cell {
+        if let Some(cell) = cell.as_ref().filter(|_| hold.stalls()) {
             hold.progressed(cell.progressed_at());
         }
         if now >= hold.deadline() {
@@ -24,7 +23,7 @@ impl State {
         let outputs = hold.step(now, hold::Input::Release);
         if let Some(cell) = cell.as_ref().filter(|_| !outputs.is_empty()) {
             if cell.set(hold.phase(), hold.held_until()) {
-                self.later.changed.push(cell.clone());
+                self.later.rest.changed.push(cell.clone());
             }
             self.later.counts.let_go = Some((now.since(cell.since), margin));
         }
@@ -36,8 +35,9 @@ impl State {
 
     /// A release is under way, and a claim sent now arrives after it. So the next task need not wait for the release's
     /// answer.
-    pub(in crate::engine) fn release_sent(&mut self, key: u64, name: &LockName, now: Stamp) {
-        self.step(name, queue::Input::Ended(key), None, now);
+    pub(in crate::engine) fn release_sent(&mut self, key: u64, now: Stamp) {
+        let Some(queue) = self.claims.get(key).map(|entry| entry.queue) else { return };
+        self.step(queue, queue::Input::Ended(key), None, now);
     }
 
     /// The answer to the release that a guard's owner sent itself. The thread may have repeated that release meanwhile,
@@ -48,10 +48,12 @@ impl State {
         answer: Result<Release>,
         now: Stamp,
     ) -> Result<Release> {
-        if let Some(Release::Released) = self.repeats.remove(&key) {
+        if !self.repeats.is_empty()
+            && let Some(Release::Released) = self.repeats.remove(&key)
+        {
             return Ok(Release::Released);
         }
-        if let Some(Entry { role: Role::Ending(ending), .. }) = self.claims.get_mut(&key) {
+        if let Some(Entry { role: Role::Ending(ending), .. }) = self.claims.get_mut(key) {
             ending.awaited = false;
             if ending.repeated && matches!(answer, Ok(Release::NotHeld)) {
                 // The repeat may have ended the claim; its answer is under way and settles it.
@@ -64,9 +66,9 @@ impl State {
 
     /// The answer to a release; an error keeps the claim in the to-release set.
     pub(in crate::engine) fn released(&mut self, key: u64, answer: &Result<Release>, now: Stamp) {
-        let Some(entry) = self.claims.get_mut(&key) else { return };
+        let Some(entry) = self.claims.get_mut(key) else { return };
         let Role::Ending(ending) = &mut entry.role else { return };
-        let name = entry.claim.name.clone();
+        let queue = entry.queue;
         match answer {
             Ok(answer) => {
                 if ending.awaited {
@@ -77,19 +79,19 @@ impl State {
             }
             Err(error) => {
                 self.later.counts.release_retries += 1;
-                self.later.news.push(News::ReleaseFailed(name.clone(), error.clone()));
+                self.later.rest.news.push(News::ReleaseFailed(entry.claim.name.clone(), error.clone()));
                 let at = ending.failed(now);
-                self.set_timer(key, Some(at));
+                self.timers.set(&mut entry.timer, key, Some(at));
             }
         }
         // The next local claim may be sent: the release has been tried, and the store compares holder ids.
-        self.step(&name, queue::Input::Ended(key), None, now);
+        self.step(queue, queue::Input::Ended(key), None, now);
     }
 
     /// The caller's task was dropped before its release was answered: the thread takes over.
     pub(in crate::engine) fn abandon_release(&mut self, key: u64, now: Stamp) {
         self.repeats.remove(&key);
-        if let Some(Entry { role: Role::Ending(ending), .. }) = self.claims.get_mut(&key) {
+        if let Some(Entry { role: Role::Ending(ending), .. }) = self.claims.get_mut(key) {
             (ending.awaited, ending.in_flight) = (false, false);
             ending.next = now;
             self.set_timer(key, Some(now));
@@ -105,18 +107,23 @@ impl State {
     #[cfg(feature = "testing")]
     pub(in crate::engine) fn force(&mut self, holder: crate::HolderId, reason: LossReason, now: Stamp) {
         let found = self.claims.iter().find(|(_, e)| e.claim.holder == holder);
-        let Some((&key, entry)) = found.filter(|(_, e)| matches!(e.role, Role::Held { .. })) else { return };
-        let (claim, longest) = (entry.claim.clone(), entry.longest);
+        let Some((key, entry)) = found.filter(|(_, e)| matches!(e.role, Role::Held { .. })) else { return };
+        let (claim, longest, queue) = (entry.claim.clone(), entry.longest, entry.queue);
         self.lose(key, reason, now);
-        let ending = Role::Ending(crate::engine::wait::Ending::new(claim.ttl, longest, now));
-        self.claims.insert(key, Entry { claim, longest, doubt: false, wake_at: None, role: ending });
+        if self.claims.get(key).is_some() {
+            // Its end sends a release by itself.
+            return;
+        }
+        let role = Role::Ending(crate::engine::wait::Ending::new(claim.ttl, longest, now));
+        let key = self.claims.insert(Entry { claim, longest, doubt: false, queue, timer: None, role });
         self.set_timer(key, Some(now));
     }
 
     /// How many guards are held, and how many calls are still to be answered: releases, and acquires that would need one.
     pub(in crate::engine) fn left(&self) -> (usize, usize) {
-        let held = self.claims.values().filter(|e| matches!(e.role, Role::Held { .. })).count();
-        let ending = self.claims.values().filter(|e| matches!(e.role, Role::Ending(_) | Role::Trying { .. })).count();
+        let roles = || self.claims.iter().map(|(_, entry)| &entry.role);
+        let held = roles().filter(|role| matches!(role, Role::Held { .. })).count();
+        let ending = roles().filter(|role| matches!(role, Role::Ending(_) | Role::Trying { .. })).count();
         (held, ending)
     }
 
@@ -126,8 +133,8 @@ impl State {
             queues: self.queues.len(),
             claims: self.claims.len(),
             tasks: self.tasks.len(),
-            timers: self.timers.len(),
-            alarms: self.alarms.len(),
+            timers: self.timers.wheel.len(),
+            alarms: self.timers.wheel.alarms(),
         }
     }
 
@@ -139,9 +146,9 @@ impl State {
         let Some(error) = self.refusal() else { return };
         for parked in self.tasks.values_mut() {
             parked.turn = Some(Turn::Failed(error.clone()));
-            self.later.wake.extend(parked.waker.take());
+            self.later.rest.wake.extend(parked.waker.take());
         }
-        self.later.wake.extend(self.alarms.values().cloned());
+        self.later.rest.wake.extend(self.timers.wheel.wakers());
     }
 
     /// Ends every guard.
@@ -151,14 +158,14 @@ impl State {
                 hold.step(now, hold::Input::Gone(reason));
                 if let Some(cell) = cell {
                     if cell.set(hold.phase(), hold.held_until()) {
-                        self.later.changed.push(cell.clone());
+                        self.later.rest.changed.push(cell.clone());
                     }
-                    self.later.news.push(News::Lost(entry.claim.name.clone(), reason));
+                    self.later.rest.news.push(News::Lost(entry.claim.name.clone(), reason));
                 }
             }
         }
-        for key in self.claims.keys().copied().collect::<Vec<_>>() {
-            if !matches!(self.claims.get(&key).map(|e| &e.role), Some(Role::Trying { .. })) {
+        for key in self.claims.keys() {
+            if !matches!(self.claims.get(key).map(|e| &e.role), Some(Role::Trying { .. })) {
                 self.end(key, now);
             }
         }

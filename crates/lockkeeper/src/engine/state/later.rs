@@ -1,12 +1,14 @@
 //! What a step leaves to do once the lock on the tables is gone. Wakers, subscribers and recorders run code of the
 //! caller, which may use the tables again. So they never run under the tables' lock.
 
+use super::few::Few;
 use crate::engine::cell::Cell;
 use crate::error::Error;
 use crate::machine::hold::Phase;
 use crate::metrics::Metrics;
 use crate::name::LockName;
 use crate::store::LossReason;
+use std::mem::take;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -15,10 +17,16 @@ use std::time::Duration;
 pub(in crate::engine) struct Later {
     /// A claim has left the tables: a close may be waiting for it.
     pub(in crate::engine) left: bool,
-    pub(super) wake: Vec<Waker>,
-    pub(super) spent: Vec<Waker>,
-    pub(super) changed: Vec<Arc<Cell>>,
     pub(super) counts: Counts,
+    pub(super) rest: Rest,
+}
+
+/// What most steps have nothing of.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    pub(super) wake: Few<Waker>,
+    pub(super) spent: Few<Waker>,
+    pub(super) changed: Few<Arc<Cell>>,
     pub(super) news: Vec<News>,
 }
 
@@ -45,16 +53,43 @@ pub(super) enum News {
     LateGrant(LockName),
 }
 
+/// What is to be done now that the tables are free.
+pub(in crate::engine) struct Now {
+    pub(in crate::engine) left: bool,
+    counts: Counts,
+    rest: Option<Rest>,
+}
+
 impl Later {
-    /// Counts and wakes first, then logs, so that a slow log delays no task that has lost its lock, and no renewal.
+    /// Takes out what is to be done; what most steps have nothing of is moved only if there is some.
+    pub(in crate::engine) fn take(&mut self) -> Now {
+        let rest = (!self.rest.is_empty()).then(|| take(&mut self.rest));
+        Now { left: take(&mut self.left), counts: take(&mut self.counts), rest }
+    }
+}
+
+impl Now {
     pub(in crate::engine) fn act(self, metrics: &Metrics) {
         self.counts.tell(metrics);
+        if let Some(rest) = self.rest {
+            rest.act(metrics);
+        }
+    }
+}
+
+impl Rest {
+    fn is_empty(&self) -> bool {
+        self.wake.is_empty() && self.spent.is_empty() && self.changed.is_empty() && self.news.is_empty()
+    }
+
+    /// Counts and wakes first, then logs, so that a slow log delays no task that has lost its lock, and no renewal.
+    fn act(self, metrics: &Metrics) {
         for news in &self.news {
             if let News::Lost(_, reason) = news {
                 metrics.lost(*reason);
             }
         }
-        self.changed.iter().for_each(|cell| cell.ring());
+        self.changed.into_iter().for_each(|cell| cell.ring());
         self.wake.into_iter().for_each(Waker::wake);
         drop(self.spent);
         self.news.into_iter().for_each(|news| crate::log::say(|| news.log()));

@@ -1,29 +1,39 @@
 //! The engine's tables under one lock: queues by name, claims by number, timers in order. This module decides and its
 //! callers act: it never calls a store.
 
+mod few;
 mod guards;
+mod ids;
 mod later;
+mod queues;
+mod slab;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod thread;
 mod timers;
+mod wheel;
 
 use super::cell::Cell;
 use super::wait::{Ending, Wait};
 use crate::clock::Stamp;
 use crate::error::Error;
-use crate::machine::hold::{self, Hold, Phase};
-use crate::machine::queue::{self, Answer, Queue};
+use crate::machine::hold::{self, Hold, Output, Phase};
+use crate::machine::queue::{self, Answer};
 use crate::name::LockName;
 use crate::store::{Claim, Grant, Held, Mode, Note, Release};
 use crate::token::HolderId;
-use later::{Later, News};
-use std::collections::{BTreeSet, HashMap};
+pub(in crate::engine) use ids::Ids;
+use later::{Later, News, Now};
+use queues::Queues;
+use slab::Slab;
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
+pub(in crate::engine) use tasks::given_up;
+use timers::Timers;
 
 /// What a task asked for.
 #[derive(Clone, Debug)]
@@ -92,8 +102,10 @@ struct Entry {
     longest: Duration,
     /// An acquire of it was not answered, so it may still arrive at the store.
     doubt: bool,
-    /// Its key in `timers`.
-    wake_at: Option<Stamp>,
+    /// Its number in `queues`; it may have gone.
+    queue: u64,
+    /// Its number in `timers`.
+    timer: Option<u64>,
     role: Role,
 }
 
@@ -117,14 +129,28 @@ enum Role {
     Ending(Ending),
 }
 
-/// The calls that are due, each with the claim's number.
+/// The calls that are due.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Work {
-    pub(in crate::engine) renew: Vec<(u64, Claim)>,
-    pub(in crate::engine) acquire: Vec<(u64, Claim)>,
-    pub(in crate::engine) release: Vec<(u64, Claim)>,
+    pub(in crate::engine) renew: Calls,
+    pub(in crate::engine) acquire: Calls,
+    pub(in crate::engine) release: Calls,
     /// The longest time that any entry may take; each entry's own timer keeps its shorter limit.
     pub(in crate::engine) limit: Duration,
+}
+
+/// Calls of one kind: the claims, and the number of each.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Calls {
+    pub(in crate::engine) keys: Vec<u64>,
+    pub(in crate::engine) claims: Vec<Claim>,
+}
+
+impl Calls {
+    fn push(&mut self, key: u64, claim: Claim) {
+        self.keys.push(key);
+        self.claims.push(claim);
+    }
 }
 
 /// A map by our own consecutive numbers. Callers cannot choose them, so one multiplication spreads them well enough.
@@ -171,79 +197,77 @@ pub(in crate::engine) enum Life {
 pub(crate) struct State {
     /// Whether waiters queue in the store.
     queue_in_store: bool,
-    queues: HashMap<LockName, Queue>,
-    claims: Keyed<Entry>,
+    queues: Queues,
+    claims: Slab<Entry>,
     /// Waiting claims by holder: where a pushed grant belongs.
-    waiting: HashMap<HolderId, u64>,
+    waiting: HashMap<HolderId, u64, foldhash::fast::RandomState>,
     /// Pushed grants that came before the answer that would have said "wait".
     early: Vec<(HolderId, Grant)>,
     /// The answers to the thread's repeats of releases, while the callers still wait for their own answers.
     repeats: Keyed<Release>,
     tasks: Keyed<Parked>,
-    timers: BTreeSet<(Stamp, u64)>,
-    alarms: Keyed<Waker>,
-    next_key: u64,
-    /// How long the thread sleeps: an earlier timer must wake it.
-    sleeps_until: Option<Stamp>,
+    timers: Timers,
+    /// Holder ids that no claim has used.
+    pub(in crate::engine) ids: Ids,
+    last_task: u64,
+    /// The outputs of one step of a queue; kept for its memory.
+    outputs: Vec<queue::Output>,
     pub(in crate::engine) life: Life,
     /// Whether the thread must exit at once, even with claims left.
     pub(in crate::engine) stop: bool,
     /// Whether the thread has ended.
     pub(in crate::engine) stopped: bool,
-    /// Whether a timer was set that is earlier than the thread's sleep.
-    pub(in crate::engine) wake_thread: bool,
     /// What to count, wake and log once the lock on the tables is released.
     pub(in crate::engine) later: Later,
 }
 
 impl State {
-    pub(in crate::engine) fn new(queue_in_store: bool) -> Self {
+    pub(in crate::engine) fn new(queue_in_store: bool, ids: Ids) -> Self {
         Self {
             queue_in_store,
-            queues: HashMap::new(),
-            claims: Keyed::default(),
-            waiting: HashMap::new(),
+            queues: Queues::default(),
+            claims: Slab::default(),
+            waiting: HashMap::default(),
             early: Vec::new(),
             repeats: Keyed::default(),
             tasks: Keyed::default(),
-            timers: BTreeSet::new(),
-            alarms: Keyed::default(),
-            next_key: 1,
-            sleeps_until: Some(Stamp::default()),
+            timers: Timers::new(),
+            ids,
+            last_task: 0,
+            outputs: Vec::new(),
             life: Life::Open,
             stop: false,
             stopped: false,
-            wake_thread: false,
             later: Later::default(),
         }
     }
 
-    fn key(&mut self) -> u64 {
-        self.next_key += 1;
-        self.next_key
+    /// What the step leaves to do outside the lock, and whether the thread must look at its timers again.
+    pub(in crate::engine) fn leaves(&mut self) -> (Now, bool) {
+        (self.later.take(), std::mem::take(&mut self.timers.wake_thread))
     }
 
-    /// Runs the queue of `name`. Returns the turn of task `me`; other tasks that get a turn are woken.
-    fn step(&mut self, name: &LockName, input: queue::Input, me: Option<u64>, now: Stamp) -> Option<Turn> {
-        let fresh = self.key();
-        let queue = match self.queues.get_mut(name) {
-            Some(queue) => queue,
-            None if matches!(input, queue::Input::Enter(_)) => self.queues.entry(name.clone()).or_default(),
-            None => return None,
-        };
-        let outputs = queue.step(input, fresh);
-        if queue.is_idle() {
-            self.queues.remove(name);
+    /// Runs a queue, by its number; without effect when it has gone. Returns the turn of task `me`; other tasks that get a
+    /// turn are woken.
+    fn step(&mut self, at: u64, input: queue::Input, me: Option<u64>, now: Stamp) -> Option<Turn> {
+        let fresh = self.claims.next_key();
+        let queue = self.queues.get_mut(at)?;
+        let mut outputs = std::mem::take(&mut self.outputs);
+        queue.step_into(input, fresh, &mut outputs);
+        if queue.pending().is_some_and(|pending| pending.claim == fresh) {
+            self.claims.reserve(at);
+        } else if queue.is_idle() {
+            self.queues.remove(at);
         }
         let mut mine = None;
-        for output in outputs {
+        for output in outputs.drain(..) {
             let (task, turn) = match output {
                 queue::Output::Try { task, claim } => (task, Turn::Try(claim)),
                 queue::Output::Grant { task, claim } => {
                     self.give(claim, task, now);
                     (task, Turn::Granted(claim))
                 }
-                queue::Output::Busy(task) => (task, Turn::Busy(self.standing(name, now).0)),
+                queue::Output::Busy(task) => (task, Turn::Busy(self.standing_of(at, now).0)),
                 queue::Output::Drop(claim) => {
                     self.end(claim, now);
                     continue;
@@ -253,105 +277,115 @@ impl State {
                 mine = Some(turn);
                 continue;
             }
-            let parked = self.tasks.entry(task).or_default();
-            parked.turn = Some(turn);
-            self.later.wake.extend(parked.waker.take());
+            self.turn_of(task, turn);
         }
+        self.outputs = outputs;
         mine
+    }
+
+    /// Gives a task its turn and wakes it.
+    fn turn_of(&mut self, task: u64, turn: Turn) {
+        let parked = self.tasks.entry(task).or_default();
+        parked.turn = Some(turn);
+        self.later.rest.wake.extend(parked.waker.take());
     }
 
     /// A claim was granted: it is held from here on, even before a task picks it up.
     fn grant(&mut self, key: u64, grant: Grant, me: Option<u64>, now: Stamp) -> Option<Turn> {
-        let entry = self.claims.get_mut(&key)?;
-        let name = entry.claim.name.clone();
+        let entry = self.claims.get_mut(key)?;
+        let queue = entry.queue;
         let grant = entry.capped(grant);
         let hold = Hold::new(&grant, entry.claim.ttl, None);
         if hold.deadline() <= now {
             // The grant arrived after its own lease had ended: give it back and ask anew.
-            self.later.news.push(News::LateGrant(name.clone()));
+            self.later.rest.news.push(News::LateGrant(entry.claim.name.clone()));
             self.end(key, now);
-            return self.step(&name, queue::Input::Answer(key, Answer::Gone), me, now);
+            return self.step(queue, queue::Input::Answer(key, Answer::Gone), me, now);
         }
         if let Role::Waiting(_) = entry.role {
             self.waiting.remove(&entry.claim.holder);
             self.later.counts.waiters -= 1;
         }
-        let at = hold.wake_at();
+        self.timers.set(&mut entry.timer, key, hold.wake_at());
         entry.role = Role::Held { hold, grant, since: now, cell: None };
-        self.set_timer(key, at);
-        self.step(&name, queue::Input::Answer(key, Answer::Granted), me, now)
+        self.step(queue, queue::Input::Answer(key, Answer::Granted), me, now)
     }
 
     /// A granted claim goes to `task`, the first one or an heir. Its `max_hold` counts from here, even before it is
     /// picked up.
     fn give(&mut self, key: u64, task: u64, now: Stamp) {
         let (max_hold, stall_limit) = self.tasks.get(&task).map_or((None, None), |p| (p.max_hold, p.stall_limit));
-        let Some(entry) = self.claims.get_mut(&key) else { return };
+        let Some(entry) = self.claims.get_mut(key) else { return };
         let Role::Held { hold, since, .. } = &mut entry.role else { return };
         *since = now;
         hold.adopt(entry.claim.ttl, max_hold.map(|max| now.after(max)));
         hold.stall_after(stall_limit, now);
-        let at = hold.wake_at();
-        self.set_timer(key, at);
+        self.timers.set(&mut entry.timer, key, hold.wake_at());
     }
 
     /// The waiter's entry is not in the store any more: ask anew from the back of the line.
     fn gone(&mut self, key: u64, now: Stamp) {
-        let Some(entry) = self.claims.get(&key) else { return };
-        let name = entry.claim.name.clone();
+        let Some(entry) = self.claims.get(key) else { return };
+        let queue = entry.queue;
         if entry.claim.unsettled {
             // An acquire of it may still arrive and create the entry anew.
             self.end(key, now);
         } else {
             self.forget(key);
         }
-        self.step(&name, queue::Input::Answer(key, Answer::Gone), None, now);
+        self.step(queue, queue::Input::Answer(key, Answer::Gone), None, now);
     }
 
     /// Tells a guard something that sends nothing; what it leads to is due at a timer.
     fn tell_hold(&mut self, key: u64, input: hold::Input, now: Stamp) {
         let mut work = Work::default();
         self.hold_step(key, input, now, &mut work);
-        debug_assert!(work.renew.is_empty(), "only a timer renews");
+        debug_assert!(work.renew.keys.is_empty(), "only a timer renews");
     }
 
     fn hold_step(&mut self, key: u64, input: hold::Input, now: Stamp, work: &mut Work) {
-        let Some(entry) = self.claims.get_mut(&key) else { return };
+        let Some(entry) = self.claims.get_mut(key) else { return };
         let Role::Held { hold, cell, .. } = &mut entry.role else { return };
-        if let Some(cell) = cell {
+        if let Some(cell) = cell.as_ref().filter(|_| hold.stalls()) {
             hold.progressed(cell.progressed_at());
         }
         let outputs = hold.step(now, input);
         if let Some(cell) = cell
+            // Most steps change nothing that a guard shows.
+            && (matches!(input, hold::Input::Renewed { .. }) || outputs.iter().any(|o| matches!(o, Output::Changed(_))))
             && cell.set(hold.phase(), hold.held_until())
         {
-            self.later.changed.push(cell.clone());
+            self.later.rest.changed.push(cell.clone());
         }
-        let (phase, at, unsettled) = (hold.phase(), hold.wake_at(), entry.claim.unsettled);
-        let name = entry.claim.name.clone();
         let mut release = false;
         for output in outputs {
-            match output {
-                hold::Output::Renew { limit } => {
+            let news = match output {
+                Output::Renew { limit } => {
                     entry.claim.stamp = now;
-                    work.renew.push((key, entry.claim.clone()));
+                    work.renew.push(key, entry.claim.clone());
                     work.limit = work.limit.max(limit);
+                    continue;
                 }
-                hold::Output::Changed(Phase::Lost(reason)) => self.later.news.push(News::Lost(name.clone(), reason)),
-                hold::Output::Changed(phase) => self.later.news.push(News::Phase(name.clone(), phase)),
-                hold::Output::Release => release = true,
-            }
+                Output::Release => {
+                    release = true;
+                    continue;
+                }
+                Output::Changed(Phase::Lost(reason)) => News::Lost(entry.claim.name.clone(), reason),
+                Output::Changed(phase) => News::Phase(entry.claim.name.clone(), phase),
+            };
+            self.later.rest.news.push(news);
         }
-        match phase {
+        match hold.phase() {
             Phase::Lost(_) => {
-                if release || unsettled {
+                let queue = entry.queue;
+                if release || entry.claim.unsettled {
                     self.end(key, now);
                 } else {
                     self.forget(key);
                 }
-                self.step(&name, queue::Input::Ended(key), None, now);
+                self.step(queue, queue::Input::Ended(key), None, now);
             }
-            _ => self.set_timer(key, at),
+            _ => self.timers.set(&mut entry.timer, key, hold.wake_at()),
         }
     }
 
@@ -360,9 +394,9 @@ impl State {
         self.end_by(key, Sender::Thread, now);
     }
 
-    /// Moves a claim to the to-release set.
+    /// Moves a claim to the to-release set. Of a claim that was never asked for only the number goes.
     fn end_by(&mut self, key: u64, sender: Sender, now: Stamp) {
-        let Some(entry) = self.claims.get_mut(&key) else { return };
+        let Some(entry) = self.claims.get_mut(key) else { return drop(self.claims.remove(key)) };
         match entry.role {
             Role::Ending(_) => return,
             Role::Waiting(_) => {
@@ -375,12 +409,12 @@ impl State {
         ending.awaited = sender == Sender::Owner;
         let at = if ending.awaited { ending.sent(now) } else { now };
         entry.role = Role::Ending(ending);
-        self.set_timer(key, Some(at));
+        self.timers.set(&mut entry.timer, key, Some(at));
     }
 
     fn forget(&mut self, key: u64) {
         self.set_timer(key, None);
-        let Some(entry) = self.claims.remove(&key) else { return };
+        let Some(entry) = self.claims.remove(key) else { return };
         self.later.left = true;
         if let Role::Waiting(_) = entry.role {
             self.waiting.remove(&entry.claim.holder);

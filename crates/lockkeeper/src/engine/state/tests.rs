@@ -1,6 +1,6 @@
 //! Interleavings that take a particular order of timers and answers.
 
-use super::{Spec, State, Turn};
+use super::{Ids, Spec, State, Turn};
 use crate::clock::Stamp;
 use crate::error::Error;
 use crate::name::LockName;
@@ -36,23 +36,23 @@ fn asking(s: &mut State, spec: &Spec) -> (u64, u64) {
 
 #[test]
 fn a_repeated_call_that_outlived_its_own_limit_may_still_arrive() {
-    let mut s = State::new(false);
+    let mut s = State::new(false, Ids::Counted);
     let spec = spec(3);
     let (task, key) = asking(&mut s, &spec);
     assert!(s.answered(key, task, &spec.name, Ok(Attempt::Held(Held::default())), at(0)).is_none());
     let sent = |s: &mut State, ms| s.round(at(ms)).unwrap().0;
-    assert_eq!(sent(&mut s, 1000).acquire.len(), 1);
+    assert_eq!(sent(&mut s, 1000).acquire.keys.len(), 1);
     // Its own limit, a third of the TTL, has passed; the batch it went with is given longer.
-    assert_eq!(sent(&mut s, 2000).acquire.len(), 0);
-    assert_eq!(sent(&mut s, 3000).acquire.len(), 1);
+    assert_eq!(sent(&mut s, 2000).acquire.keys.len(), 0);
+    assert_eq!(sent(&mut s, 3000).acquire.keys.len(), 1);
     s.reasked(key, Ok(Attempt::Held(Held::default())), at(3000));
     s.leave(task, &spec.name, at(3000));
-    assert!(sent(&mut s, 3000).release[0].1.unsettled, "no task would take the grant of the first repeat");
+    assert!(sent(&mut s, 3000).release.claims[0].unsettled, "no task would take the grant of the first repeat");
 }
 
 #[test]
 fn a_release_is_repeated_for_as_long_as_the_first_tasks_lease_may_last() {
-    let mut s = State::new(false);
+    let mut s = State::new(false, Ids::Counted);
     let (first, heir) = (spec(30), spec(1));
     let (task, key) = asking(&mut s, &first);
     let (next, turn) = s.enter(&heir, at(0));
@@ -63,7 +63,7 @@ fn a_release_is_repeated_for_as_long_as_the_first_tasks_lease_may_last() {
     s.answered(key, next, &heir.name, Err(Error::unavailable("down")), at(0));
     s.round(at(0)).unwrap();
     s.released(key, &Err(Error::unavailable("down")), at(10));
-    assert_eq!(s.round(at(5000)).unwrap().0.release.len(), 1, "the first task's claim may be held for 30 s");
+    assert_eq!(s.round(at(5000)).unwrap().0.release.keys.len(), 1, "the first task's claim may be held for 30 s");
 }
 
 fn grant(ms: u64, lease: u64) -> Grant {
@@ -80,7 +80,7 @@ fn waiting(s: &mut State, spec: &Spec) -> (u64, u64) {
 
 #[test]
 fn a_grant_that_has_expired_is_not_picked_up() {
-    let mut s = State::new(false);
+    let mut s = State::new(false, Ids::Counted);
     let spec = spec(30);
     let (task, key) = waiting(&mut s, &spec);
     s.renewed(key, at(0), Ok(Renewal::Granted(grant(0, 30))), at(10));
@@ -89,12 +89,12 @@ fn a_grant_that_has_expired_is_not_picked_up() {
     assert!(s.take(key, task, &spec, at(30_000)).is_none());
     let turn = s.poll_turn(task, Waker::noop());
     assert!(matches!(turn, Some(Turn::Try(anew)) if anew != key), "{turn:?}");
-    assert_eq!(s.round(at(30_000)).unwrap().0.release.len(), 1, "every end sends a release");
+    assert_eq!(s.round(at(30_000)).unwrap().0.release.keys.len(), 1, "every end sends a release");
 }
 
 #[test]
 fn no_lease_is_longer_than_what_was_asked_for() {
-    let mut s = State::new(false);
+    let mut s = State::new(false, Ids::Counted);
     let spec = spec(10);
     let (task, key) = asking(&mut s, &spec);
     // A repeat, after the clock of the server was set back by an hour.
@@ -109,7 +109,7 @@ fn no_lease_is_longer_than_what_was_asked_for() {
 
 #[test]
 fn a_late_grant_takes_one_waiter_off_the_gauge() {
-    let mut s = State::new(false);
+    let mut s = State::new(false, Ids::Counted);
     let spec = spec(30);
     let (_, key) = waiting(&mut s, &spec);
     assert_eq!(std::mem::take(&mut s.later).counts.waiters, 1);
@@ -119,7 +119,7 @@ fn a_late_grant_takes_one_waiter_off_the_gauge() {
 
 #[test]
 fn however_many_acquires_are_in_flight_a_sessions_end_ends_them_all() {
-    let mut s = State::new(false);
+    let mut s = State::new(false, Ids::Counted);
     let specs: Vec<Spec> =
         (0..1000).map(|n| Spec { name: LockName::new(format!("{n}")).unwrap(), ..spec(30) }).collect();
     let asked: Vec<_> = specs.iter().map(|spec| asking(&mut s, spec)).collect();
@@ -133,7 +133,7 @@ fn however_many_acquires_are_in_flight_a_sessions_end_ends_them_all() {
 #[test]
 fn a_lease_without_an_end_is_waited_for_like_any_other() {
     for queue in [true, false] {
-        let mut s = State::new(queue);
+        let mut s = State::new(queue, Ids::Counted);
         let spec = spec(30);
         let (task, turn) = s.enter(&spec, at(0));
         let Some(Turn::Try(key)) = turn else { panic!("{turn:?}") };

@@ -1,6 +1,7 @@
 //! What the keeper's thread does: due timers, answers to its calls, and the store's hints.
 
 use super::later::News;
+use super::wheel::Due;
 use super::{Entry, Life, Role, State, Turn, Work};
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
@@ -14,17 +15,18 @@ const EARLY: usize = 256;
 impl State {
     /// Everything due at `now`, and when to look again; `None` when the thread should exit.
     pub(in crate::engine) fn round(&mut self, now: Stamp) -> Option<(Work, Option<Stamp>)> {
+        self.timers.wheel.turn(now);
         let work = self.due(now);
-        self.sleeps_until = self.next_timer();
-        self.wake_thread = false;
+        self.timers.sleeps_until = self.timers.wheel.next();
+        self.timers.wake_thread = false;
         // Closed, with no claim left to renew or release: the thread can exit.
         self.stopped = self.stop || (self.life != Life::Open && self.left() == (0, 0) && self.idle());
         if self.stopped {
             // The thread will not ring these alarms any more.
-            self.later.wake.extend(self.alarms.values().cloned());
+            self.later.rest.wake.extend(self.timers.wheel.wakers());
             return None;
         }
-        Some((work, self.sleeps_until))
+        Some((work, self.timers.sleeps_until))
     }
 
     /// Everything that is due at `now`: losses are told here, calls are returned.
@@ -32,38 +34,35 @@ impl State {
         let mut work = Work::default();
         // Renewals that are due soon join the batch; their own machine decides.
         let horizon = now.after(hold::MAX_SLACK);
-        let due: Vec<_> = self.timers.range(..=(horizon, u64::MAX)).copied().collect();
-        for (at, key) in due {
-            if let Some(waker) = self.alarms.get(&key) {
-                if at <= now {
-                    self.later.wake.push(waker.clone());
-                    self.timers.remove(&(at, key));
+        for (at, due) in self.timers.wheel.due(horizon) {
+            let key = match due {
+                Due::Claim(key) => key,
+                Due::Alarm(key) if at <= now => {
+                    self.later.rest.wake.extend(self.timers.wheel.ring(key));
+                    continue;
                 }
-                continue;
-            }
-            let Some(entry) = self.claims.get_mut(&key) else {
-                self.timers.remove(&(at, key));
-                continue;
+                Due::Alarm(_) => continue,
             };
+            let Some(entry) = self.claims.get_mut(key) else { continue };
             match &mut entry.role {
                 Role::Held { .. } => self.hold_step(key, hold::Input::Tick, now, &mut work),
                 Role::Waiting(_) if at <= now => self.poll_waiting(key, now, &mut work),
                 Role::Ending(ending) if at <= now => {
                     if now >= ending.until {
                         // Its lease has certainly ended: nothing is left to release.
-                        let name = entry.claim.name.clone();
+                        let queue = entry.queue;
                         self.forget(key);
-                        self.step(&name, queue::Input::Ended(key), None, now);
+                        self.step(queue, queue::Input::Ended(key), None, now);
                     } else if ending.in_flight {
                         let at = ending.failed(now);
-                        self.set_timer(key, Some(at));
+                        self.timers.set(&mut entry.timer, key, Some(at));
                     } else {
                         let at = ending.sent(now);
                         ending.repeated = true;
                         entry.claim.stamp = now;
-                        work.release.push((key, entry.claim.clone()));
+                        work.release.push(key, entry.claim.clone());
                         work.limit = work.limit.max(at.since(now));
-                        self.set_timer(key, Some(at));
+                        self.timers.set(&mut entry.timer, key, Some(at));
                     }
                 }
                 Role::Trying { .. } | Role::Waiting(_) | Role::Ending(_) => {}
@@ -73,7 +72,7 @@ impl State {
     }
 
     fn poll_waiting(&mut self, key: u64, now: Stamp, work: &mut Work) {
-        let Some(Entry { claim, doubt, role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
+        let Some(Entry { claim, doubt, role: Role::Waiting(wait), .. }) = self.claims.get_mut(key) else { return };
         if wait.in_flight {
             // Its batch may take longer, so this call can still arrive after the next one was answered.
             *doubt |= claim.unsettled;
@@ -84,11 +83,11 @@ impl State {
         let at = wait.sent(claim, now);
         claim.stamp = now;
         if claim.queue && !wait.ask_again {
-            work.renew.push((key, claim.clone()));
+            work.renew.push(key, claim.clone());
         } else {
             // Until this call is answered, a release of the claim must leave a tombstone for it.
             claim.unsettled = true;
-            work.acquire.push((key, claim.clone()));
+            work.acquire.push(key, claim.clone());
         }
         work.limit = work.limit.max(at.since(now));
         self.set_timer(key, Some(at));
@@ -96,7 +95,7 @@ impl State {
 
     /// The answer to a renewal, of a guard or of a place in line.
     pub(in crate::engine) fn renewed(&mut self, key: u64, stamp: Stamp, answer: Result<Renewal>, now: Stamp) {
-        let Some(entry) = self.claims.get_mut(&key) else { return };
+        let Some(entry) = self.claims.get_mut(key) else { return };
         match &mut entry.role {
             Role::Held { .. } => {
                 let input = match answer {
@@ -110,7 +109,7 @@ impl State {
                     // ignored.
                     Ok(Renewal::Waiting(_)) => return,
                     Err(error) => {
-                        self.later.news.push(News::RenewalFailed(entry.claim.name.clone(), error));
+                        self.later.rest.news.push(News::RenewalFailed(entry.claim.name.clone(), error));
                         hold::Input::Failed
                     }
                 };
@@ -145,7 +144,7 @@ impl State {
 
     /// The answer to a waiting claim that asked anew.
     pub(in crate::engine) fn reasked(&mut self, key: u64, answer: Result<Attempt>, now: Stamp) {
-        let Some(Entry { claim, doubt, role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
+        let Some(Entry { claim, doubt, role: Role::Waiting(wait), .. }) = self.claims.get_mut(key) else { return };
         *doubt |= answer.is_err();
         claim.unsettled = *doubt;
         match answer {
@@ -165,14 +164,12 @@ impl State {
 
     /// The store cannot serve a waiting claim: its task gets the error, and the next task asks for itself.
     fn give_up(&mut self, key: u64, error: Error, now: Stamp) {
-        let Some(name) = self.claims.get(&key).map(|e| e.claim.name.clone()) else { return };
-        let task = self.queues.get(&name).and_then(Queue::pending).filter(|p| p.claim == key).map(|p| p.task);
+        let Some(queue) = self.claims.get(key).map(|e| e.queue) else { return };
+        let task = self.queues.get(queue).and_then(Queue::pending).filter(|p| p.claim == key).map(|p| p.task);
         self.end(key, now);
-        self.step(&name, queue::Input::Answer(key, Answer::Failed), None, now);
+        self.step(queue, queue::Input::Answer(key, Answer::Failed), None, now);
         if let Some(task) = task {
-            let parked = self.tasks.entry(task).or_default();
-            parked.turn = Some(Turn::Failed(error));
-            self.later.wake.extend(parked.waker.take());
+            self.turn_of(task, Turn::Failed(error));
         }
     }
 
@@ -191,24 +188,25 @@ impl State {
                 }
             },
             Event::Wake(name) => {
-                let pending = self.queues.get(&name).and_then(Queue::pending).map(|p| p.claim);
+                let queue = self.queues.find(&name).and_then(|queue| self.queues.get(queue));
+                let pending = queue.and_then(Queue::pending).map(|p| p.claim);
                 if let Some(key) = pending {
                     self.poll_soon(key, now);
                 }
             }
             Event::Lost(holder, reason) => {
-                let key = self.claims.iter().find(|(_, e)| e.claim.holder == holder).map(|(key, _)| *key);
+                let key = self.claims.iter().find(|(_, e)| e.claim.holder == holder).map(|(key, _)| key);
                 if let Some(key) = key {
                     self.over(key, reason, now);
                 }
             }
             Event::SessionLost => {
-                for key in self.claims.keys().copied().collect::<Vec<_>>() {
+                for key in self.claims.keys() {
                     self.over(key, LossReason::SessionEnded, now);
                 }
             }
             Event::Disconnected | Event::Reconnected => {
-                for key in self.claims.keys().copied().collect::<Vec<_>>() {
+                for key in self.claims.keys() {
                     self.poll_soon(key, now);
                     self.tell_hold(key, hold::Input::RenewNow, now);
                 }
@@ -217,12 +215,12 @@ impl State {
     }
 
     fn is_over(&self, key: u64, grant: Grant, now: Stamp) -> bool {
-        let grant = self.claims.get(&key).map_or(grant, |entry| entry.capped(grant));
+        let grant = self.claims.get(key).map_or(grant, |entry| entry.capped(grant));
         hold::deadline(grant.stamp, grant.lease) <= now
     }
 
     fn poll_soon(&mut self, key: u64, now: Stamp) {
-        let Some(Entry { role: Role::Waiting(wait), .. }) = self.claims.get_mut(&key) else { return };
+        let Some(Entry { role: Role::Waiting(wait), .. }) = self.claims.get_mut(key) else { return };
         wait.hinted = wait.in_flight;
         if !wait.in_flight {
             wait.next = now;
@@ -231,7 +229,7 @@ impl State {
     }
 
     fn over(&mut self, key: u64, reason: LossReason, now: Stamp) {
-        match self.claims.get_mut(&key).map(|e| &mut e.role) {
+        match self.claims.get_mut(key).map(|e| &mut e.role) {
             Some(Role::Held { .. }) => self.lose(key, reason, now),
             Some(Role::Waiting(_)) => self.gone(key, now),
             // The answer to its task is still under way, and may say "granted".
