@@ -3,6 +3,7 @@
 
 mod clock;
 mod eviction;
+mod gathered;
 mod groups;
 mod interop;
 mod interop_extended;
@@ -16,9 +17,13 @@ mod peers;
 mod redlock;
 #[cfg(feature = "redlock")]
 mod redlock_delays;
+#[cfg(feature = "redlock")]
+mod redlock_layout;
 mod servers;
 mod silent;
 #[cfg(feature = "redlock")]
 mod tls;
 mod unconfirmed_grants;
+mod upgrade;
+mod version1;
 mod waiting;

@@ -257,7 +257,8 @@ async fn other_answers_of_a_server_are_mapped() {
         ("-NOPERM this user has no permissions", ErrorKind::Denied, "ACL"),
         ("-ERR something new", ErrorKind::Unexpected, "something new"),
         ("+OK", ErrorKind::Unexpected, "no list"),
-        (":7", ErrorKind::Unexpected, "no list"),
+        (":0", ErrorKind::Unexpected, "cannot be a token"),
+        (":-7", ErrorKind::Unexpected, "cannot be a token"),
         ("*0", ErrorKind::Unexpected, "no code"),
         ("*1\r\n:77", ErrorKind::Unexpected, "unknown code"),
     ] {

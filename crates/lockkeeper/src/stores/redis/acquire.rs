@@ -3,12 +3,14 @@
 use super::RedisStore;
 use super::driver::script::{Call, Reply};
 use super::error::{out_of_tokens, unexpected_reply};
-use super::keys::{self, Keys, millis};
+use super::keys::{self, Keys};
 use super::layout::Step;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Attempt, Claim, Grant, Held, Mode};
-use std::sync::Arc;
+use crate::store::{Attempt, Claim, Grant, Held, Mode, Note};
+use crate::token::Token;
+use redis::Value;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 impl RedisStore {
@@ -16,18 +18,26 @@ impl RedisStore {
         if claims.iter().any(|claim| claim.queue) {
             self.missed.store(true, Ordering::Relaxed);
         }
-        let read = |claim: &Claim, reply: &Reply| match reply.code()? {
+        let channel = self.channel();
+        self.batch(claims, Step::Acquire, |claim, keys| self.claim_call(claim, keys, &channel), Self::attempt).await
+    }
+
+    pub(super) fn attempt(&self, claim: &Claim, reply: Value) -> Result<Attempt> {
+        let granted = |token, lease| Attempt::Granted(Grant { token, stamp: claim.stamp, lease });
+        if let Value::Int(token) = reply {
+            return Token::new(u64::try_from(token).unwrap_or_default()).map(|token| granted(token, claim.ttl));
+        }
+        let reply = &Reply::read(reply)?;
+        match reply.code()? {
             1 => {
                 let left: i64 = reply.number(2, "a lease")?;
                 let lease = u64::try_from(left).map_or(claim.ttl, Duration::from_millis);
-                Ok(Attempt::Granted(Grant { token: reply.token(1)?, stamp: claim.stamp, lease }))
+                Ok(granted(reply.token(1)?, lease))
             }
             0 => self.held(claim, reply).map(Attempt::Held),
             2 => Ok(Attempt::Cancelled),
             _ => Err(refused(claim, reply)),
-        };
-        let channel = self.channel();
-        self.batch(claims, Step::Acquire, |claim, keys| self.claim_call(claim, keys, &channel), read).await
+        }
     }
 
     /// The channel on which the server tells a waiter of this thread its grant: that of the connection it asks on, or
@@ -38,15 +48,37 @@ impl RedisStore {
 
     /// The call of an acquire or a renewal; a later grant is told on `channel`.
     pub(super) fn claim_call(&self, claim: &Claim, keys: Keys, channel: &str) -> Call {
-        self.call(keys, Some(claim.holder))
-            .arg(claim.holder.to_hex())
-            .arg(keys::mode_text(claim.mode))
-            .arg(millis(claim.ttl))
-            .arg(if claim.queue { "1" } else { "0" })
-            .arg(millis(claim.waiter_lease()))
-            .arg(claim.stamp.as_micros().to_string())
-            .arg(channel)
-            .arg(keys::note_text(&claim.note))
+        self.claim_args(self.call(keys, Some(claim.holder)), claim, channel)
+    }
+
+    /// The arguments of an acquire or a renewal.
+    pub(super) fn claim_args(&self, call: Call, claim: &Claim, channel: &str) -> Call {
+        let note = self.note_text(&claim.note);
+        call.with(|text| keys::push_head(text, claim, &note)).with(|text| keys::push_millis(text, claim.ttl)).with(
+            |text| {
+                keys::push_mode(text, claim.mode);
+                if claim.queue {
+                    text.push(b':');
+                    keys::push_millis(text, claim.waiter_lease());
+                    text.push(b':');
+                    keys::push_number(text, claim.stamp.as_micros());
+                    text.push(b':');
+                    text.extend_from_slice(channel.as_bytes());
+                }
+            },
+        )
+    }
+
+    fn note_text(&self, note: &Arc<Note>) -> Arc<str> {
+        let mut last = self.note.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((of, text)) if Arc::ptr_eq(of, note) => text.clone(),
+            _ => {
+                let text: Arc<str> = keys::note_text(note).into();
+                *last = Some((note.clone(), text.clone()));
+                text
+            }
+        }
     }
 
     /// Reads `{0, info, lease left, place}`: who holds, and the claim's place in line.

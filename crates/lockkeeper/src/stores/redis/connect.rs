@@ -4,12 +4,12 @@ use super::RedisStore;
 use super::driver::connections::Connections;
 use super::driver::gather::send;
 use super::error::timed_out;
+use super::events;
 use super::options::{Kind, Options};
 use crate::error::{Error, Result};
 use crate::store::Store;
 use crate::stores::shared::connecting;
 use crate::stores::shared::timing::ASK_LIMIT;
-use crate::token::HolderId;
 use redis::Value;
 use std::sync::atomic::AtomicBool;
 
@@ -27,8 +27,8 @@ impl RedisStore {
     pub(crate) async fn from_parts(scheme: &str, place: &str, pairs: &[(String, String)]) -> Result<Self> {
         let mut store = Self {
             connections: Connections::listening(Options::parse(scheme, place, pairs)?),
-            // A holder's id serves as the channel's name: 128 random bits.
-            keeper: HolderId::random()?.to_hex().into(),
+            keeper: events::new_channel()?,
+            note: std::sync::Mutex::default(),
             missed: AtomicBool::new(false),
             evicts: false,
         };

@@ -15,6 +15,7 @@ use crate::stores::shared::timing::{ANSWER_LIMIT, MAX_PAUSE, back_off};
 use crate::token::{HolderId, Token};
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -171,6 +172,11 @@ async fn in_time<T>(asked: impl Future<Output = redis::RedisResult<T>>) -> Resul
 /// The channel that scripts publish grants to, from the name in a waiter's entry.
 pub(super) fn channel(name: &str) -> String {
     format!("lk:k:{name}")
+}
+
+/// A new channel's name: 128 random bits. The `z` says to scripts that its keeper knows values of version 2.
+pub(super) fn new_channel() -> Result<Arc<str>> {
+    Ok(format!("z{}", HolderId::random()?.to_hex()).into())
 }
 
 /// What a push message means to the engine, if anything.

@@ -1,10 +1,12 @@
 //! Names of keys, and the text of values, readable with `redis-cli`.
 
+use super::driver::script::Call;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 pub(in crate::stores) use crate::redis_slots::{SLOTS, companion};
 use crate::redis_slots::{crc16, tag};
-use crate::store::{HolderRecord, Mode, Note};
+use crate::store::{Claim, HolderRecord, Mode, Note};
+use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::token::{HolderId, Token};
 use crate::{clock, text};
 use std::time::Duration;
@@ -22,15 +24,8 @@ pub(in crate::stores) struct Keys {
 
 impl Keys {
     pub(in crate::stores) fn of(name: &LockName) -> Result<Self> {
-        let lock = name.as_bytes();
-        if lock.starts_with(OURS) {
-            return Err(Error::new(
-                ErrorKind::InvalidName,
-                "names that begin with 'lk:' are kept for Lockkeeper's own keys in Redis",
-            )
-            .for_lock(name));
-        }
-        Ok(Self::at(lock.to_vec()))
+        check_name(name)?;
+        Ok(Self::at(name.as_bytes().to_vec()))
     }
 
     /// The keys of a lock at the key `lock`.
@@ -38,10 +33,13 @@ impl Keys {
         Self { fence: companion(b'f', &lock), queue: companion(b'q', &lock), lock }
     }
 
-    /// The keys that a call declares; `all` adds those that the script could derive. A Cluster that moves a slot key by
-    /// key then refuses the call: the script must not see half of a lock.
+    /// The keys that a call declares: only the lock's if the script can derive the others. `all` declares all of them: a
+    /// Cluster that moves a slot key by key then refuses the call. The script must not see half of a lock.
     pub(super) fn declared(self, all: bool, holder: Option<HolderId>) -> Vec<Vec<u8>> {
         let tail = self.queue[4..].to_vec();
+        if !all && tail.starts_with(b":{") && self.fence.strip_prefix(b"lk:f") == Some(&tail) {
+            return vec![self.lock];
+        }
         let mut keys = vec![self.lock, self.fence, self.queue];
         if all {
             keys.extend(b"wrh".iter().map(|letter| [b"lk:", &[*letter][..], &tail].concat()));
@@ -49,6 +47,20 @@ impl Keys {
         }
         keys
     }
+}
+
+/// Refuses the names of Lockkeeper's own keys.
+pub(super) fn check_name(name: &LockName) -> Result<()> {
+    if !name.as_bytes().starts_with(OURS) {
+        return Ok(());
+    }
+    let text = "names that begin with 'lk:' are kept for Lockkeeper's own keys in Redis";
+    Err(Error::new(ErrorKind::InvalidName, text).for_lock(name))
+}
+
+/// Whether scripts can derive the keys of this lock from its name, which is no key of ours.
+pub(super) fn is_simple(name: &[u8]) -> bool {
+    !name.contains(&b'}') && !name.starts_with(OURS)
 }
 
 /// The lock that a companion key of this letter belongs to: the inverse of [`companion`].
@@ -86,12 +98,64 @@ pub(in crate::stores) fn millis(duration: Duration) -> String {
     duration.as_micros().div_ceil(1000).to_string()
 }
 
+/// The same, appended to a text.
+pub(super) fn push_millis(into: &mut Vec<u8>, duration: Duration) {
+    push_number(into, u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX));
+}
+
+pub(super) fn push_number(into: &mut Vec<u8>, mut number: u64) {
+    let begin = into.len();
+    loop {
+        into.push(b'0' + (number % 10) as u8);
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    into[begin..].reverse();
+}
+
+/// `lk2:HOLDER`: how the value of a lock begins that this claim holds.
+pub(super) fn push_holder(into: &mut Vec<u8>, holder: HolderId) {
+    into.extend_from_slice(b"lk2:");
+    for byte in holder.to_u128().to_be_bytes() {
+        into.extend([byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]));
+    }
+}
+
+/// `lk2:HOLDER-:TTL:NOTE:`: the value of a lock that this claim holds, without its token.
+pub(super) fn push_head(into: &mut Vec<u8>, claim: &Claim, note: &str) {
+    push_holder(into, claim.holder);
+    into.extend_from_slice(b"-:");
+    push_millis(into, claim.ttl);
+    into.push(b':');
+    into.extend_from_slice(note.as_bytes());
+    into.push(b':');
+}
+
+/// The arguments of a release: the beginning of the value that it ends, and how long its tombstone lives, if any.
+pub(super) fn release_args(call: Call, claim: &Claim) -> Call {
+    let begin = |text: &mut Vec<u8>| {
+        push_holder(text, claim.holder);
+        text.push(b'-');
+    };
+    let tombstone = |text: &mut Vec<u8>| {
+        if claim.unsettled {
+            push_millis(text, claim.ttl + TOMBSTONE_EXTRA);
+        }
+    };
+    call.with(begin).with(tombstone)
+}
+
 /// `x`, `s` or `p` with its limit.
-pub(super) fn mode_text(mode: Mode) -> String {
+pub(super) fn push_mode(into: &mut Vec<u8>, mode: Mode) {
     match mode {
-        Mode::Exclusive => "x".into(),
-        Mode::Shared => "s".into(),
-        Mode::Permit { limit } => format!("p{limit}"),
+        Mode::Exclusive => into.push(b'x'),
+        Mode::Shared => into.push(b's'),
+        Mode::Permit { limit } => {
+            into.push(b'p');
+            push_number(into, limit.into());
+        }
     }
 }
 
@@ -130,9 +194,18 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(text::decode(text.as_bytes(), b'%')?).ok()
 }
 
-/// A holder from `token:ttl:since:flag:note`; only the mode when another program wrote the text.
+/// A holder from `token:ttl:since:flag:note`, or `flag:ttl:note:token`, where the token is the time of the grant; only the
+/// mode when another program wrote the text.
 pub(in crate::stores) fn parse_holder(text: &str, mode: Mode, remaining: Option<Duration>) -> HolderRecord {
     let mut record = HolderRecord { remaining, ..HolderRecord::new(mode) };
+    if let Some((rest, token)) = text.strip_prefix(['-', 'w', 'h']).and_then(|text| text.rsplit_once(':')) {
+        let token = token.parse().ok();
+        record.token = token.and_then(|token| Token::new(token).ok());
+        record.since = token.map(clock::wall_time);
+        record.note = rest.splitn(3, ':').nth(2).and_then(parse_note);
+        return record;
+    }
+    let text = text.strip_prefix(':').unwrap_or(text);
     let mut fields = text.splitn(5, ':');
     let mut number = || fields.next().and_then(|field| field.parse().ok());
     let (token, _ttl, since): (_, Option<u64>, _) = (number(), number(), number());
@@ -144,9 +217,11 @@ pub(in crate::stores) fn parse_holder(text: &str, mode: Mode, remaining: Option<
 
 /// The text after the holder's id in the value of an Exclusive lock; `None` for another program's value.
 pub(in crate::stores) fn exclusive(value: &[u8]) -> Option<&str> {
-    let text = std::str::from_utf8(value).ok()?.strip_prefix("lk1:")?;
-    HolderId::from_hex(text.get(..32)?)?;
-    text.get(32..)?.strip_prefix(':')
+    let text = std::str::from_utf8(value).ok()?;
+    let rest = text.strip_prefix("lk2:").or_else(|| text.strip_prefix("lk1:"))?;
+    HolderId::from_hex(rest.get(..32)?)?;
+    let rest = rest.get(32..).filter(|rest| rest.starts_with([':', '-', 'w', 'h']))?;
+    Some(rest.strip_prefix(':').unwrap_or(rest))
 }
 
 #[cfg(test)]
@@ -176,6 +251,8 @@ mod tests {
         let expected: Vec<Vec<u8>> = b"fqwrh".iter().map(|letter| companion(*letter, b"a")).collect();
         assert_eq!(declared[1..6], expected[..]);
         assert_eq!(declared[6], format!("lk:x:{{a}}:{:032x}", 1).into_bytes());
+        assert_eq!(keys.declared(false, None), [b"a"], "scripts derive the others");
+        let keys = Keys::of(&LockName::new("a}b").unwrap()).unwrap();
         assert_eq!(keys.declared(false, None).len(), 3);
     }
 

@@ -10,9 +10,11 @@
 //! asks clamps it. Tokens are `max(last + 1, TIME in µs)`.
 //!
 //! **Layout**, to be read with `redis-cli`. `K` is the lock's name, byte for byte.
-//! - `K`: `lk1:HOLDER:TOKEN:TTL:SINCE:FLAG:HOST:PID:LABEL` for an Exclusive holder: TTL in ms, SINCE in µs, host and label
-//!   percent-encoded. FLAG is `h` from a hand-over until the waiter picks it up, else `-`. `lk1s` while Shared, `lk1pN`
-//!   while Permits of N are held. A plain string with a TTL: `SET K … NX` of other clients is excluded, and excludes us.
+//! - `K`: `lk2:HOLDERf:TTL:HOST:PID:LABEL:TOKEN` for an Exclusive holder: TTL in ms, host and label percent-encoded. The flag
+//!   `f` is `-` while no claim waits, `w` once one may, `h` from a hand-over until the waiter picks it up. `lk1s` while
+//!   Shared, `lk1pN` while Permits of N are held. A plain string with a TTL: `SET K … NX` of other clients is excluded, and
+//!   excludes us. Values of version 1, `lk1:HOLDER:TOKEN:TTL:SINCE:FLAG:HOST:PID:LABEL`, are read; they are written only
+//!   for waiters of the version that knows no other.
 //! - `lk:f:{K}` the last token · `lk:q:{K}` waiters in order (sorted set) · `lk:w:{K}` their entries (hash) ·
 //!   `lk:r:{K}` Shared and Permit holders by the end of their lease (sorted set) · `lk:h:{K}` their details (hash) ·
 //!   `lk:x:{K}:HOLDER` tombstones · `lk:v:{K}` a register · channel `lk:k:ID` grants for waiters of one
@@ -31,6 +33,7 @@
 //! the server may evict locks.
 
 mod acquire;
+mod alone;
 pub(in crate::stores) mod connect;
 pub(in crate::stores) mod driver;
 pub(in crate::stores) mod error;
@@ -49,19 +52,20 @@ use crate::error::Result;
 use crate::name::LockName;
 use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
+    Attempt, Break, Claim, Cursor, Guarantee, Note, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
 };
 use crate::stores::shared::timing::call_limit;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use driver::connections::Connections;
-use driver::script::{self, Call, Reply, Terms};
+use driver::script::{self, Call, Terms};
 use error::unexpected_reply;
 use keys::Keys;
 use layout::{Layout, Step};
 use options::Kind;
-use std::sync::Arc;
+use redis::Value;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Locks on a Redis or Valkey server; see the [module](self).
@@ -74,6 +78,8 @@ pub struct RedisStore {
     missed: AtomicBool,
     /// Whether the server may evict locks, as it said when the store connected.
     evicts: bool,
+    /// The text of the note that was sent last: most claims of a keeper have the same.
+    note: Mutex<Option<(Arc<Note>, Arc<str>)>>,
 }
 
 impl RedisStore {
@@ -95,10 +101,11 @@ impl RedisStore {
     }
 
     /// Takes a step on the lock of every call.
-    async fn run(&self, step: Step, calls: &[Call], limit: Duration) -> Vec<Result<Reply>> {
+    async fn run(&self, step: Step, calls: &[Call], limit: Duration) -> Vec<Result<Value>> {
         // Replicas need not confirm a release: a lost one keeps the lock a while longer, at worst.
         let wait = self.connections.options().wait.filter(|_| matches!(step, Step::Acquire | Step::Renew));
-        script::run(&self.connections, self.layout().script(step), calls, Terms { limit, wait }).await
+        let several = matches!(step, Step::Acquire | Step::Release) && self.layout().serves_several() && wait.is_none();
+        script::run(&self.connections, self.layout().script(step), calls, Terms { limit, wait, several }).await
     }
 
     /// Takes a step for every claim whose name and mode are allowed, and reads each reply.
@@ -107,7 +114,7 @@ impl RedisStore {
         claims: &[Claim],
         step: Step,
         call: impl Fn(&Claim, Keys) -> Call,
-        read: impl Fn(&Claim, &Reply) -> Result<T>,
+        read: impl Fn(&Self, &Claim, Value) -> Result<T>,
     ) -> Vec<Result<T>> {
         let mut sent: Vec<Call> = Vec::with_capacity(claims.len());
         let prepare = |claim: &Claim| {
@@ -120,7 +127,7 @@ impl RedisStore {
         let answer = |(claim, allowed): (&Claim, Result<()>)| {
             allowed?;
             let reply = replies.next().unwrap_or_else(|| Err(unexpected_reply("nothing")));
-            reply.and_then(|reply| read(claim, &reply)).map_err(|e| e.for_lock(&claim.name))
+            reply.and_then(|reply| read(self, claim, reply)).map_err(|e| e.for_lock(&claim.name))
         };
         claims.iter().zip(allowed).map(answer).collect()
     }
@@ -150,7 +157,13 @@ impl Store for RedisStore {
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
-        self.acquire(claims).await
+        if let [claim] = claims
+            && let Some(answer) = self.alone(Step::Acquire, claim, Self::attempt).await
+        {
+            return vec![answer];
+        }
+        // Boxed, so that the usual case stays small.
+        Box::pin(self.acquire(claims)).await
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
@@ -158,7 +171,12 @@ impl Store for RedisStore {
     }
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
-        self.release_all(claims).await
+        if let [claim] = claims
+            && let Some(answer) = self.alone(Step::Release, claim, Self::released).await
+        {
+            return vec![answer];
+        }
+        Box::pin(self.release_all(claims)).await
     }
 
     async fn tend(&self, events: Sink) {

@@ -24,7 +24,8 @@ const SCAN: usize = 1000;
 impl RedisStore {
     /// Takes one step that no lease depends on.
     async fn one(&self, step: Step, call: Call) -> Result<Reply> {
-        self.run(step, &[call], ASK_LIMIT).await.pop().unwrap_or_else(|| Err(unexpected_reply("nothing")))
+        let reply = self.run(step, &[call], ASK_LIMIT).await.pop();
+        reply.unwrap_or_else(|| Err(unexpected_reply("nothing"))).and_then(Reply::read)
     }
 
     pub(super) async fn look(&self, name: &LockName) -> Result<Option<Record>> {
@@ -67,7 +68,7 @@ impl RedisStore {
         let answers = if calls.is_empty() { Vec::new() } else { self.run(Step::Inspect, &calls, ASK_LIMIT).await };
         let mut page = Page::default();
         for ((name, seen), answer) in names.iter().zip(answers) {
-            let record = record(name, &answer?)?;
+            let record = record(name, &Reply::read(answer?)?)?;
             // A place in line may outlive its waiter.
             page.records.extend(record.filter(|record| *seen == Seen::Lock || record.waiting > 0));
         }

@@ -19,9 +19,9 @@ scripts! { "scripts/";
 impl RedisStore {
     async fn register(&self, script: &Script, call: Call) -> Result<Reply> {
         let wait = self.connections.options().wait.filter(|_| std::ptr::eq(script, &*REGISTER));
-        let terms = Terms { limit: ASK_LIMIT, wait };
+        let terms = Terms { limit: ASK_LIMIT, wait, several: false };
         let reply = script::run(&self.connections, script, &[call], terms).await.pop();
-        reply.unwrap_or_else(|| Err(unexpected_reply("nothing")))
+        reply.unwrap_or_else(|| Err(unexpected_reply("nothing"))).and_then(Reply::read)
     }
 
     /// The key of a register. The layout's prefix is part of it: one name in two layouts means two locks.

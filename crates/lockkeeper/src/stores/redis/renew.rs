@@ -5,14 +5,12 @@
 use super::acquire::refused;
 use super::driver::script::{self, Call, Reply, Terms};
 use super::error::unexpected_reply;
-use super::keys::{Keys, millis};
+use super::keys::{self, Keys};
 use super::layout::Step;
 use super::{RedisStore, limit};
 use crate::error::Result;
 use crate::store::{Claim, Grant, LossReason, Mode, Release, Renewal};
-use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use redis::Value;
-use std::time::Duration;
 
 /// From how many claims on one script for all is faster.
 const WORTH: usize = 8;
@@ -38,7 +36,16 @@ impl RedisStore {
 
     /// Each claim by a step of its own.
     async fn renew_each(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
-        let read = |claim: &Claim, reply: &Reply| match reply.code()? {
+        let channel = self.channel();
+        self.batch(claims, Step::Renew, |claim, keys| self.claim_call(claim, keys, &channel), Self::renewal).await
+    }
+
+    fn renewal(&self, claim: &Claim, reply: Value) -> Result<Renewal> {
+        if let Value::Int(1) = reply {
+            return Ok(Renewal::Renewed(claim.ttl));
+        }
+        let reply = &Reply::read(reply)?;
+        match reply.code()? {
             1 => Ok(Renewal::Renewed(claim.ttl)),
             0 => self.held(claim, reply).map(Renewal::Waiting),
             2 => Ok(Renewal::Granted(Grant { token: reply.token(1)?, stamp: claim.stamp, lease: claim.ttl })),
@@ -48,9 +55,7 @@ impl RedisStore {
                 _ => LossReason::Gone,
             })),
             _ => Err(refused(claim, reply)),
-        };
-        let channel = self.channel();
-        self.batch(claims, Step::Renew, |claim, keys| self.claim_call(claim, keys, &channel), read).await
+        }
     }
 
     /// Whether each claim was renewed by a script for many. The others need a step of their own, which says why:
@@ -61,21 +66,26 @@ impl RedisStore {
         if claims.len() < WORTH || self.is_cluster() || self.connections.options().wait.is_some() {
             return done;
         }
-        let plain = |i: &usize| claims[*i].mode == Mode::Exclusive && self.keys(&claims[*i].name).is_ok();
+        let plain =
+            |i: &usize| claims[*i].mode == Mode::Exclusive && self.layout().check_name(&claims[*i].name).is_ok();
         let fit: Vec<usize> = (0..claims.len()).filter(plain).collect();
         let groups: Vec<&[usize]> =
             fit.chunk_by(|a, b| claims[*a].ttl == claims[*b].ttl).flat_map(|group| group.chunks(MOST)).collect();
         let call = |group: &&[usize]| {
             let prefix = self.layout().prefix();
-            let call = Call::new(group.iter().map(|i| [prefix, claims[*i].name.as_bytes()].concat()));
-            let call = call.arg(millis(claims[group[0]].ttl));
-            group.iter().fold(call, |call, i| call.arg(claims[*i].holder.to_hex()))
+            let call = group.iter().fold(Call::empty(), |call, i| call.key(prefix, claims[*i].name.as_bytes()));
+            let call = call.with(|text| keys::push_millis(text, claims[group[0]].ttl));
+            group.iter().fold(call, |call, i| call.with(|text| keys::push_holder(text, claims[*i].holder)))
         };
         let calls: Vec<Call> = groups.iter().map(call).collect();
-        let terms = Terms { limit: limit(claims), wait: None };
+        let terms = Terms { limit: limit(claims), wait: None, several: false };
         let replies = script::run(&self.connections, script, &calls, terms).await;
         for (group, reply) in groups.iter().zip(replies) {
-            let Ok(Reply(rest)) = reply else { continue };
+            let rest = match reply {
+                Ok(Value::Int(1)) => Vec::new(),
+                Ok(Value::Array(rest)) => rest,
+                _ => continue,
+            };
             group.iter().for_each(|i| done[*i] = true);
             for place in rest {
                 if let Value::Int(place) = place
@@ -89,15 +99,19 @@ impl RedisStore {
     }
 
     pub(super) async fn release_all(&self, claims: &[Claim]) -> Vec<Result<Release>> {
-        let call = |claim: &Claim, keys: Keys| {
-            let tombstone = if claim.unsettled { claim.ttl + TOMBSTONE_EXTRA } else { Duration::ZERO };
-            self.call(keys, Some(claim.holder)).arg(claim.holder.to_hex()).arg(millis(tombstone))
+        let call = |claim: &Claim, keys: Keys| keys::release_args(self.call(keys, Some(claim.holder)), claim);
+        self.batch(claims, Step::Release, call, Self::released).await
+    }
+
+    pub(super) fn released(&self, claim: &Claim, reply: Value) -> Result<Release> {
+        let reply = match reply {
+            Value::Int(code) => Reply(vec![Value::Int(code)]),
+            list => Reply::read(list)?,
         };
-        let read = |claim: &Claim, reply: &Reply| match reply.code()? {
+        match reply.code()? {
             1 => Ok(Release::Released),
             0 => Ok(Release::NotHeld),
-            _ => Err(refused(claim, reply)),
-        };
-        self.batch(claims, Step::Release, call, read).await
+            _ => Err(refused(claim, &reply)),
+        }
     }
 }

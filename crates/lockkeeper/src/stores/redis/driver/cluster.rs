@@ -1,12 +1,12 @@
 //! Scripts in a Cluster: each call goes to the owner of its slot, and on to wherever that server sends it.
 
 use super::connections::Connections;
-use super::script::{Call, Failure, Reply, Script, Terms, on_node};
+use super::script::{Call, Failure, Script, Terms, on_node};
 use crate::error::{Error, Result};
 use crate::stores::redis::error::timed_out;
 use crate::stores::redis::keys;
 use crate::stores::redis::options::Node;
-use redis::RedisError;
+use redis::{RedisError, Value};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::task::Poll;
@@ -21,9 +21,9 @@ pub(super) async fn run(
     script: &Script,
     calls: &[Call],
     terms: Terms,
-) -> Vec<Result<Reply>> {
+) -> Vec<Result<Value>> {
     let began = Instant::now();
-    let mut answers: Vec<Option<Result<Reply>>> = calls.iter().map(|_| None).collect();
+    let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
     let mut open: Vec<(usize, Option<Node>)> = (0..calls.len()).map(|i| (i, None)).collect();
     for round in 0..=REDIRECTS {
         let terms = Terms { limit: terms.limit.saturating_sub(began.elapsed()), ..terms };
@@ -62,7 +62,7 @@ pub(super) async fn run(
                     }
                     _ => answers[*i] = Some(Err(Failure::Driver(error).at(node))),
                 },
-                answer => answers[*i] = Some(answer.map_err(|failure| failure.at(node)).and_then(Reply::read)),
+                answer => answers[*i] = Some(answer.map_err(|failure| failure.at(node))),
             }
         }
         if open.is_empty() {

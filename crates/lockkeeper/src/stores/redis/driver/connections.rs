@@ -13,11 +13,12 @@ use crate::stores::shared::connections::{self, Place};
 use crate::stores::shared::server;
 use crate::stores::shared::silence::{self, Silence};
 use crate::stores::shared::timing::CONNECT_LIMIT;
-use crate::token::HolderId;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
+use tokio::runtime::{Handle, Id};
 
 /// How many writes, each of many calls, may wait for a connection. The driver allocates room when it is needed.
 const ROOM: usize = 16_384;
@@ -36,6 +37,8 @@ struct Shared {
     /// Connections that one call has for itself.
     private: Arc<InUse>,
     routes: Routes,
+    /// The connection that one claim used last, and its runtime: most keepers have only one.
+    last: Mutex<Option<(Id, Connection)>>,
     /// Whether shared connections listen for grants.
     listening: bool,
     /// Where hints go; set when the keeper begins to tend the store.
@@ -45,19 +48,31 @@ struct Shared {
 /// A connection in use.
 #[derive(Clone)]
 pub(in crate::stores) struct Connection {
+    pub(in crate::stores::redis) line: Arc<Line>,
+    /// How long it may leave calls that use this clone unanswered.
+    pub(in crate::stores::redis) patience: Duration,
+}
+
+/// What the clones of a connection share.
+pub(in crate::stores::redis) struct Line {
     pub(super) driver: MultiplexedConnection,
     /// `None` on a connection that belongs to one call at a time.
     pub(super) gather: Option<Gather>,
     /// The channel it listens to. Grants for waiters of its own runtime come here, not through the keeper's thread.
-    channel: Option<Arc<str>>,
+    pub(in crate::stores::redis) channel: Option<Arc<str>>,
     pub(super) silence: Arc<Silence>,
-    /// How long it may leave calls that use this clone unanswered.
-    pub(super) patience: Duration,
     pub(super) end: End,
+    /// Whether it is still in the table.
+    open: AtomicBool,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
 }
 
 /// How to say that a connection is broken.
-#[derive(Clone)]
 pub(super) struct End {
     place: Place<Connection>,
     shared: Weak<Shared>,
@@ -77,13 +92,14 @@ impl connections::Connection for Connection {
     type Key = Key;
 
     fn place(&self) -> &Place<Self> {
-        &self.end.place
+        &self.line.end.place
     }
 
     /// Grants that were to come on it are lost: every waiter has to ask.
     fn gone(&self) {
-        if self.channel.is_some()
-            && let Some(shared) = self.end.shared.upgrade()
+        self.line.open.store(false, Ordering::Release);
+        if self.line.channel.is_some()
+            && let Some(shared) = self.line.end.shared.upgrade()
             && let Some(hints) = shared.hints.get()
         {
             hints.sink.tell(Event::Disconnected);
@@ -95,12 +111,12 @@ impl Connection {
     /// Different for every connection of a store.
     #[cfg(feature = "redlock")]
     pub(in crate::stores) fn serial(&self) -> u64 {
-        self.end.place.serial
+        self.line.end.place.serial
     }
 
     /// The connection is broken: the next call opens another.
     pub(in crate::stores) fn broken(&self) {
-        self.end.broken();
+        self.line.end.broken();
     }
 }
 
@@ -123,6 +139,7 @@ impl Connections {
             table: connections::Connections::default(),
             private: Arc::default(),
             routes: Routes::default(),
+            last: Mutex::default(),
             listening,
             hints: OnceLock::new(),
         }))
@@ -141,7 +158,7 @@ impl Connections {
     /// The channel that this runtime's connection listens to, if it is open and its grants would be told.
     pub(in crate::stores::redis) fn channel(&self) -> Option<Arc<str>> {
         self.hints()?;
-        self.0.table.look(&(self.only_node()?, 0), |connection| connection.channel.clone())?
+        self.0.table.look(&(self.only_node()?, 0), |connection| connection.line.channel.clone())?
     }
 
     pub(in crate::stores::redis) fn options(&self) -> &Options {
@@ -164,6 +181,25 @@ impl Connections {
     /// This runtime's shared connection to `node`, if it is open already.
     pub(in crate::stores) fn ready(&self, node: &Node) -> Option<Connection> {
         self.0.table.ready(&(node.clone(), 0))
+    }
+
+    /// This runtime's shared connection to the only server there is, if it is open already and no call has to wait for
+    /// replicas.
+    pub(in crate::stores::redis) fn at_hand(&self) -> Option<Connection> {
+        if self.0.options.kind != Kind::Single || self.0.options.wait.is_some() {
+            return None;
+        }
+        let runtime = Handle::try_current().ok()?.id();
+        let mut last = self.0.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((id, connection)) if *id == runtime && connection.line.open.load(Ordering::Acquire) => {
+                return Some(connection.clone());
+            }
+            _ => *last = None,
+        }
+        let connection = self.0.table.ready(&(self.0.options.nodes[0].clone(), 0))?;
+        *last = Some((runtime, connection.clone()));
+        Some(connection)
     }
 
     pub(super) async fn numbered(&self, key: Key) -> Result<Connection> {
@@ -199,17 +235,18 @@ impl Shared {
         let channel = if is_shared && self.listening { listen(&mut driver).await } else { None };
         let gather = is_shared.then(|| Gather::start(driver.clone()));
         let end = End { place, shared: Arc::downgrade(&self) };
-        let connection = Connection { driver, gather, channel, silence, patience: silence::PATIENCE, end };
+        let line = Line { driver, gather, channel, silence, end, open: AtomicBool::new(true) };
+        let connection = Connection { line: Arc::new(line), patience: silence::PATIENCE };
         Ok((connection, std::future::pending()))
     }
 }
 
 /// Makes a connection listen to a channel of its own. `None` if it cannot: grants then go through the push connection.
 async fn listen(driver: &mut MultiplexedConnection) -> Option<Arc<str>> {
-    let channel = HolderId::random().ok()?.to_hex();
+    let channel = events::new_channel().ok()?;
     let subscribing = driver.subscribe(events::channel(&channel));
     match tokio::time::timeout(CONNECT_LIMIT, subscribing).await {
-        Ok(Ok(())) => Some(channel.into()),
+        Ok(Ok(())) => Some(channel),
         _ => None,
     }
 }

@@ -1,29 +1,48 @@
-//! How commands are sent: at once while a connection is idle; gathered into one write while it is busy.
+//! How calls are sent: at once while a connection is idle; gathered into one write while it is busy.
 //!
-//! With a write for every command, writing is half the work of a client with many tasks, and most of a server's. Tasks
-//! whose answers came together are ready together. So a busy connection lets all ready tasks run before it writes.
+//! With a write for every call, writing is half the work of a client with many tasks, and most of a server's. Tasks whose
+//! answers came together are ready together. So a busy connection lets all ready tasks run before it writes. Acquires
+//! that were gathered are one run of their script, and so are releases.
 
-use super::connections::Connection;
+use super::connections::{Connection, Line};
+use super::script::{self, Call, Script};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::unconstrained;
 
-/// The most commands of one write: the server answers no other client meanwhile.
+/// The most calls of one write: the server answers no other client meanwhile.
 const MOST: usize = 128;
 
-/// Commands of one call, and where their answers go.
-struct Parcel {
-    commands: Vec<Cmd>,
-    answers: oneshot::Sender<Vec<RedisResult<Value>>>,
+/// Calls that wait for their write, and where the answers go.
+enum Parcel {
+    Commands(Vec<Cmd>, oneshot::Sender<Vec<RedisResult<Value>>>),
+    Claim(Run, oneshot::Sender<RedisResult<Value>>),
+}
+
+/// One claim's run of a script that can serve several claims at once.
+pub(in crate::stores::redis) struct Run {
+    pub(in crate::stores::redis) script: &'static Script,
+    pub(in crate::stores::redis) call: Call,
+    /// Releases go out before the acquires of the same write: a task that waited for the release takes the lock next.
+    pub(in crate::stores::redis) is_release: bool,
+}
+
+impl Parcel {
+    fn size(&self) -> usize {
+        match self {
+            Self::Commands(commands, _) => commands.len(),
+            Self::Claim(..) => 1,
+        }
+    }
 }
 
 /// The queue of one shared connection.
-#[derive(Clone)]
 pub(super) struct Gather {
     under_way: Arc<AtomicUsize>,
     queue: mpsc::UnboundedSender<Parcel>,
@@ -39,47 +58,76 @@ impl Drop for Flight<'_> {
 }
 
 impl Gather {
-    /// Starts on the current runtime; ends with the last clone.
+    /// Starts on the current runtime; ends with the connection.
     pub(super) fn start(driver: MultiplexedConnection) -> Self {
         let (queue, parcels) = mpsc::unbounded_channel();
         tokio::spawn(run(driver, parcels));
         Self { under_way: Arc::default(), queue }
     }
 
+    /// Counts a call, and says whether none was under way. Only then it is sent directly: no call may overtake one that is
+    /// still being gathered. A release that undoes an acquire relies on this order.
+    fn begin(&self) -> (Flight<'_>, bool) {
+        let before = self.under_way.fetch_add(1, Ordering::Relaxed);
+        (Flight(&self.under_way), before == 0)
+    }
+
     async fn send(&self, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
         let count = commands.len();
         let (answers, answered) = oneshot::channel();
         // The receiver is gone only with its runtime; the answer below says so.
-        let _ = self.queue.send(Parcel { commands, answers });
-        answered.await.unwrap_or_else(|_| {
-            let error = RedisError::from((ErrorKind::Io, "the connection's runtime has ended"));
-            (0..count).map(|_| Err(error.clone())).collect()
-        })
+        let _ = self.queue.send(Parcel::Commands(commands, answers));
+        answered.await.unwrap_or_else(|_| (0..count).map(|_| Err(ended())).collect())
     }
+
+    async fn send_claim(&self, run: Run) -> RedisResult<Value> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.queue.send(Parcel::Claim(run, answer));
+        answered.await.unwrap_or_else(|_| Err(ended()))
+    }
+}
+
+fn ended() -> RedisError {
+    RedisError::from((ErrorKind::Io, "the connection's runtime has ended"))
 }
 
 /// One answer per command, from one write. If the future is dropped without an answer, and the connection was silent for
 /// too long, the connection counts as broken.
 pub(in crate::stores) async fn send(connection: &mut Connection, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
-    let Connection { driver, gather, silence, patience, end, .. } = connection;
-    let asking = silence.ask(*patience, || end.broken());
+    let Line { driver, gather, silence, end, .. } = &*connection.line;
+    let asking = silence.ask(connection.patience, || end.broken());
     let answers = match gather {
-        None => send_now(driver, commands).await,
-        Some(gather) => {
-            let before = gather.under_way.fetch_add(1, Ordering::Relaxed);
-            let _flight = Flight(&gather.under_way);
-            // Directly only while nothing is under way: no call may overtake one that is still being gathered. A
-            // release that undoes an acquire relies on this order.
-            if before == 0 { send_now(driver, commands).await } else { gather.send(commands).await }
-        }
+        None => send_now(driver.clone(), commands).await,
+        Some(gather) => match gather.begin() {
+            (_flight, true) => send_now(driver.clone(), commands).await,
+            (_flight, false) => gather.send(commands).await,
+        },
     };
     asking.answered();
     answers
 }
 
+/// The answer to one claim's call, which may share its run of the script with others; silence counts as for [`send`].
+pub(in crate::stores::redis) async fn send_claim(line: &Line, patience: Duration, run: Run) -> RedisResult<Value> {
+    let Line { driver, gather, silence, end, .. } = line;
+    let asking = silence.ask(patience, || end.broken());
+    let begun = gather.as_ref().map(|gather| (gather, gather.begin()));
+    let answer = match &begun {
+        Some((gather, (_, false))) => gather.send_claim(run).await,
+        _ => {
+            let command = run.call.command(run.script);
+            let mut driver = driver.clone();
+            unconstrained(driver.send_packed_command(&command)).await.and_then(Value::extract_error)
+        }
+    };
+    drop(begun);
+    asking.answered();
+    answer
+}
+
 /// The first poll hands the commands to the driver. `unconstrained`, because Tokio makes a busy task wait, and other
 /// calls would overtake it.
-async fn send_now(driver: &mut MultiplexedConnection, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
+async fn send_now(mut driver: MultiplexedConnection, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
     if let [command] = commands.as_slice() {
         return vec![unconstrained(driver.send_packed_command(command)).await.and_then(Value::extract_error)];
     }
@@ -101,12 +149,12 @@ async fn run(driver: MultiplexedConnection, mut parcels: mpsc::UnboundedReceiver
     while let Some(first) = parcels.recv().await {
         // The first call woke this task before the other ready tasks had their turn.
         tokio::task::yield_now().await;
-        let mut size = first.commands.len();
+        let mut size = first.size();
         let mut together = vec![first];
         while size < MOST
             && let Ok(next) = parcels.try_recv()
         {
-            size += next.commands.len();
+            size += next.size();
             together.push(next);
         }
         // The driver has these commands before any later ones, which need not wait for these answers.
@@ -117,16 +165,42 @@ async fn run(driver: MultiplexedConnection, mut parcels: mpsc::UnboundedReceiver
     }
 }
 
-async fn deliver(mut driver: MultiplexedConnection, mut parcels: Vec<Parcel>) {
-    let counts: Vec<usize> = parcels.iter().map(|parcel| parcel.commands.len()).collect();
-    let commands = parcels.iter_mut().flat_map(|parcel| std::mem::take(&mut parcel.commands)).collect();
-    let mut answers = send_now(&mut driver, commands).await.into_iter();
-    for (parcel, count) in parcels.into_iter().zip(counts) {
-        // A caller that gave up no longer listens.
-        let _ = parcel.answers.send(answers.by_ref().take(count).collect());
+/// Sends what was gathered: first all commands in their order, then the releases, then the acquires. A claim that is
+/// released in the write that acquires it leaves a tombstone, so this order is right for it too.
+async fn deliver(driver: MultiplexedConnection, parcels: Vec<Parcel>) {
+    let (mut commands, mut lists, mut releases, mut acquires) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for parcel in parcels {
+        match parcel {
+            Parcel::Commands(list, answers) => {
+                lists.push((list.len(), answers));
+                commands.extend(list);
+            }
+            Parcel::Claim(run, answer) if run.is_release => releases.push((run, answer)),
+            Parcel::Claim(run, answer) => acquires.push((run, answer)),
+        }
+    }
+    let mut batches = Vec::new();
+    for (script, claims) in [releases, acquires].into_iter().filter_map(|c| Some((c.first()?.0.script, c))) {
+        let mut claims = claims.into_iter().peekable();
+        while claims.peek().is_some() {
+            let (calls, answers): (Vec<Call>, Vec<_>) =
+                claims.by_ref().take(script::TOGETHER).map(|(run, answer)| (run.call, answer)).unzip();
+            commands.push(script::together(script, calls.iter()));
+            batches.push(answers);
+        }
+    }
+    let mut told = send_now(driver, commands).await.into_iter();
+    // A caller that gave up no longer listens.
+    for (count, answers) in lists {
+        let _ = answers.send(told.by_ref().take(count).collect());
+    }
+    for answers in batches {
+        let all = script::apart(told.next().unwrap_or(Ok(Value::Nil)), answers.len());
+        for (answer, told) in answers.into_iter().zip(all) {
+            let _ = answer.send(told);
+        }
     }
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -67,6 +67,27 @@ impl Call {
         call
     }
 
+    pub(in crate::stores::redis) fn empty() -> Self {
+        Self { parts: Vec::with_capacity(192), ends: Vec::with_capacity(4), keys: 0 }
+    }
+
+    /// Adds a key of two parts, before any argument.
+    pub(in crate::stores::redis) fn key(self, prefix: &[u8], rest: &[u8]) -> Self {
+        let mut call = self.with(|parts| {
+            parts.extend_from_slice(prefix);
+            parts.extend_from_slice(rest);
+        });
+        call.keys += 1;
+        call
+    }
+
+    /// Adds the argument that `write` appends.
+    pub(in crate::stores::redis) fn with(mut self, write: impl FnOnce(&mut Vec<u8>)) -> Self {
+        write(&mut self.parts);
+        self.ends.push(self.parts.len());
+        self
+    }
+
     pub(in crate::stores) fn arg(mut self, arg: impl AsRef<[u8]>) -> Self {
         self.parts.extend_from_slice(arg.as_ref());
         self.ends.push(self.parts.len());
@@ -76,6 +97,11 @@ impl Call {
     fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let mut begin = 0;
         self.ends.iter().map(move |end| &self.parts[std::mem::replace(&mut begin, *end)..*end])
+    }
+
+    /// Whether the script finds all keys of the lock from one.
+    fn is_simple(&self) -> bool {
+        self.keys == 1
     }
 
     /// The key that decides the server of a Cluster.
@@ -90,6 +116,36 @@ impl Call {
             cmd.arg(part);
         }
         cmd
+    }
+}
+
+/// The most calls in one run of a script: the server answers no other client meanwhile.
+pub(super) const TOGETHER: usize = 32;
+
+/// One run of a script for several calls that name one key each.
+pub(super) fn together<'a>(script: &Script, calls: impl ExactSizeIterator<Item = &'a Call> + Clone) -> Cmd {
+    let (size, parts) = calls.clone().fold((64, 3), |(size, parts), c| (size + c.parts.len(), parts + c.ends.len()));
+    let mut cmd = Cmd::with_capacity(parts, size);
+    cmd.arg("EVALSHA").arg(&script.hash).arg(calls.len());
+    for call in calls.clone() {
+        cmd.arg(call.first_key());
+    }
+    for part in calls.flat_map(|call| call.parts().skip(1)) {
+        cmd.arg(part);
+    }
+    cmd
+}
+
+/// The answers to the calls of one run.
+pub(super) fn apart(answer: RedisResult<Value>, calls: usize) -> Vec<RedisResult<Value>> {
+    match answer {
+        answer if calls == 1 => vec![answer],
+        Ok(Value::Array(mut answers)) => {
+            answers.resize(calls, Value::Nil);
+            answers.into_iter().map(Value::extract_error).collect()
+        }
+        Ok(_) => vec![Ok(Value::Nil); calls],
+        Err(error) => (0..calls).map(|_| Err(error.clone())).collect(),
     }
 }
 
@@ -156,6 +212,8 @@ pub(in crate::stores) fn bytes(value: Option<&Value>) -> Option<Vec<u8>> {
 pub(in crate::stores::redis) struct Terms {
     pub(in crate::stores::redis) limit: Duration,
     pub(in crate::stores::redis) wait: Option<(u32, Duration)>,
+    /// Whether one run of the script can serve several calls.
+    pub(in crate::stores::redis) several: bool,
 }
 
 /// Runs `script` for every call, in one round trip to each server; one reply per call.
@@ -164,7 +222,7 @@ pub(in crate::stores::redis) async fn run(
     script: &Script,
     calls: &[Call],
     terms: Terms,
-) -> Vec<Result<Reply>> {
+) -> Vec<Result<Value>> {
     if connections.options().kind == Kind::Cluster {
         return cluster::run(connections, script, calls, terms).await;
     }
@@ -176,7 +234,7 @@ pub(in crate::stores::redis) async fn run(
     match node {
         Ok(node) => {
             let answers = on_node(connections, &node, script, &calls, terms, false).await;
-            answers.into_iter().map(|answer| answer.map_err(|e| e.at(&node)).and_then(Reply::read)).collect()
+            answers.into_iter().map(|answer| answer.map_err(|e| e.at(&node))).collect()
         }
         Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
     }
@@ -234,10 +292,10 @@ pub(super) async fn on_node(
     };
     // The engine limits a plain call; a timer here would cost as much as the rest of this function.
     let answers = match terms.wait {
-        None => Ok(evaluate(&mut connection, script, calls, asking).await),
+        None => Ok(evaluate(&mut connection, script, calls, terms.several, asking).await),
         Some(wait) => {
             let confirmed = async {
-                let mut answers = evaluate(&mut connection, script, calls, asking).await;
+                let mut answers = evaluate(&mut connection, script, calls, terms.several, asking).await;
                 confirm(&mut connection, terms.limit, wait, &mut answers).await;
                 answers
             };
@@ -255,9 +313,16 @@ async fn evaluate(
     connection: &mut Connection,
     script: &Script,
     calls: &[&Call],
+    several: bool,
     asking: bool,
 ) -> Vec<Result<Value, Failure>> {
-    let mut answers = send_all(connection, calls.iter().map(|call| call.command(script)), asking).await;
+    let mut answers = if several && !asking && calls.len() > 1 && calls.iter().all(|call| call.is_simple()) {
+        let batches = calls.chunks(TOGETHER);
+        let sent = send(connection, batches.clone().map(|b| together(script, b.iter().copied())).collect()).await;
+        sent.into_iter().zip(batches).flat_map(|(answer, batch)| apart(answer, batch.len())).collect()
+    } else {
+        send_all(connection, calls.iter().map(|call| call.command(script)), asking).await
+    };
     if answers.iter().any(is_missing) {
         let loaded = send(connection, vec![script.load()]).await.pop();
         let lacking: Vec<usize> = (0..calls.len()).filter(|i| is_missing(&answers[*i])).collect();

@@ -9,7 +9,7 @@ mod python_redis_lock;
 mod redisson;
 
 use super::driver::script::{Script, scripts};
-use super::keys::Keys;
+use super::keys::{self, Keys};
 use super::options::Kind;
 use crate::error::{Error, Result};
 use crate::name::{LockName, escape};
@@ -18,11 +18,11 @@ use redis::{Cmd, Value};
 use std::fmt;
 
 scripts! { "../scripts/";
-    ACQUIRE = "acquire_fast" "plain" "common" "acquire";
-    RENEW = "renew_fast" "plain" "common" "renew";
-    RELEASE = "release_head" "release_fast" "plain" "common" "release";
-    BREAK = "plain" "common" "break";
-    INSPECT = "inspect";
+    ACQUIRE = "acquire_fast" "plain" "common" "acquire" "several_end";
+    RENEW = "renew_fast" "one" "plain" "common" "renew";
+    RELEASE = "release_each" "release_fast" "release_rest" "plain" "common" "release" "several_end";
+    BREAK = "one" "plain" "common" "break";
+    INSPECT = "one" "inspect";
     RENEW_MANY = "renew_many";
 }
 
@@ -54,6 +54,16 @@ pub(super) trait Layout: fmt::Debug + Send + Sync {
     /// Refuses a mode that the layout has no place for.
     fn check_mode(&self, _: Mode) -> Result<()> {
         Ok(())
+    }
+
+    /// Refuses a name that the layout has no key for.
+    fn check_name(&self, name: &LockName) -> Result<()> {
+        keys::check_name(name)
+    }
+
+    /// Whether one run of the acquire or release script can serve several claims, each with one key.
+    fn serves_several(&self) -> bool {
+        true
     }
 
     /// The keys of a lock; `cluster` when they must share a slot.
@@ -91,7 +101,7 @@ pub(super) trait Layout: fmt::Debug + Send + Sync {
 
     /// Whether the answer shows that a Lockkeeper client holds the lock.
     fn is_ours(&self, mark: &Value) -> bool {
-        matches!(mark, Value::BulkString(head) if head == b"lk1")
+        matches!(mark, Value::BulkString(head) if head == b"lk1" || head == b"lk2")
     }
 }
 

@@ -11,10 +11,10 @@ use crate::stores::redis::keys::Keys;
 use crate::stores::redis::options::Kind;
 
 scripts! { "../scripts/";
-    ACQUIRE = "acquire_fast" "python_redis_lock" "common" "acquire";
-    RENEW = "renew_fast" "python_redis_lock" "common" "renew";
-    RELEASE = "release_head" "python_redis_lock" "common" "release";
-    BREAK = "python_redis_lock" "common" "break";
+    ACQUIRE = "acquire_fast" "python_redis_lock" "common" "acquire" "several_end";
+    RENEW = "renew_fast" "one" "python_redis_lock" "common" "renew";
+    RELEASE = "release_each" "release_rest" "python_redis_lock" "common" "release" "several_end";
+    BREAK = "one" "python_redis_lock" "common" "break";
 }
 
 #[derive(Debug)]
@@ -32,6 +32,10 @@ impl Layout for PythonRedisLock {
         let text =
             "layout=python-redis-lock cannot work in a Cluster: it keeps a lock and its signal in different slots";
         Err(Error::invalid_config(text).in_store("redis"))
+    }
+
+    fn check_name(&self, _: &LockName) -> Result<()> {
+        Ok(())
     }
 
     fn keys(&self, name: &LockName, _: bool) -> Result<Keys> {

@@ -46,6 +46,10 @@ impl Layout for Redisson {
         }
     }
 
+    fn serves_several(&self) -> bool {
+        false
+    }
+
     fn keys(&self, name: &LockName, cluster: bool) -> Result<Keys> {
         let mut keys = Keys::of(name)?;
         keys.fence = prefixed(b"redisson_lock_token", name.as_bytes());

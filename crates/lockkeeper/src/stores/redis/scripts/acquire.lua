@@ -1,11 +1,13 @@
-local mode, ttl = ARGV[2], tonumber(ARGV[3])
+local note, mode = string.match(head, '^:%d+:(.*):$', 38), string.match(more, '^%w+')
+local life, stamp, channel = string.match(more, ':(%d+):(%d+):(%w+)$')
+ttl = tonumber(ttl)
 if kind == 'type' then return {4, redis.call('TYPE', K).ok} end
 if not advance() then return {5} end
 if redis.call('EXISTS', tomb(me)) == 1 then settle() return {2} end
-local token, was, since, flag, note = grant(me)
+local token, was, since, flag, was_note = grant(me)
 if token then
   -- Written even if nothing changes: a replica that has seen this write has seen the grant.
-  note_grant(me, token, was, since, '-', note)
+  note_grant(me, token, was, since, flag, was_note)
   -- At most the TTL: a clock that stepped back shows a longer lease.
   return {1, token, num(math.min(left_of(me), was))}
 end
@@ -21,10 +23,10 @@ if string.sub(mode, 1, 1) == 'p' then
   end
   if used and 'p' .. used ~= mode then return {3, used} end
 end
-local alive, _, _, queued = waiter(me)
+local alive, was_life, was_stamp, queued, was_channel = waiter(me)
 if queued then
   if alive then
-    line(me, ARGV[5], ARGV[6], mode, ARGV[7], ARGV[8])
+    line(me, life or was_life, stamp or was_stamp, mode, channel or was_channel, note)
     return held(redis.call('ZRANK', Q, me) + 1)
   end
   leave(me, queued)
@@ -32,15 +34,16 @@ end
 if redis.call('EXISTS', Q) == 0 and fits(mode) then
   token = draw()
   if not token then return {5} end
-  put(me, mode, ttl, token, '-', ARGV[8])
+  put(me, mode, ttl, token, '-', note)
   return {1, token, -1}
 end
-if ARGV[4] == '0' then return held(0) end
+if not life then return held(0) end
 local last = redis.call('ZREVRANGE', Q, 0, 0, 'WITHSCORES')
 redis.call('ZADD', Q, (last[2] or 0) + 1, me)
 if string.sub(mode, 1, 1) == 'p' then
   redis.call('HINCRBY', W, '#n', 1)
   redis.call('HSET', W, '#l', string.sub(mode, 2))
 end
-line(me, ARGV[5], ARGV[6], mode, ARGV[7], ARGV[8])
+line(me, life, stamp, mode, channel, note)
+mark()
 return held(redis.call('ZCARD', Q))

@@ -1,15 +1,16 @@
--- Takes the lock away from the holders with one token. KEYS: lock, fence, queue. ARGV: token.
+-- Takes the lock away from the holders with one token. KEYS: lock, or lock, fence and queue. ARGV: token.
+local token = ARGV[1]
 purge()
 local broken = {}
 if kind == 'one' then
-  if parts(string.sub(value, 38)) == me then
+  if holder() == token then
     broken[1] = {string.sub(value, 5, 36), redis.call('PTTL', K)}
     kind = 'free'
   end
 elseif kind == 'many' then
   local all = redis.call('HGETALL', H)
   for i = 1, #all, 2 do
-    if parts(all[i + 1]) == me then
+    if parts(all[i + 1]) == token then
       broken[#broken + 1] = {all[i], redis.call('ZSCORE', R, all[i]) - now}
       redis.call('ZREM', R, all[i])
       redis.call('HDEL', H, all[i])

@@ -1,6 +1,5 @@
--- What all steps share: the state of one name, and how it changes.
-local K, F, Q, me = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-local tail = string.sub(Q, 5)
+-- What all steps share: the state of one name, and how it changes. The part before has set the lock's key K, its fence F,
+-- its queue Q, the end `tail` of their names, the claim's holder `me`, and `signal`.
 local W, R, H = 'lk:w' .. tail, 'lk:r' .. tail, 'lk:h' .. tail
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -18,7 +17,9 @@ local function look()
     if string.sub(value.err, 1, 9) ~= 'WRONGTYPE' then error(value.err, 0) end
     kind = 'type'
   elseif not value then kind = 'free'
-  elseif string.match(value, '^lk1:%x+:%d+:%d+:%d+:[h-]:') and string.sub(value, 37, 37) == ':' then kind = 'one'
+  elseif string.match(value, '^[hw-]:%d+:.*:%d+$', 37) and string.match(value, '^lk2:%x+') == string.sub(value, 1, 36)
+    or string.match(value, '^:%d+:%d+:%d+:[h-]:', 37) and string.match(value, '^lk1:%x+') == string.sub(value, 1, 36)
+  then kind = 'one'
   elseif value == 'lk1s' or string.match(value, '^lk1p%d+$') then
     kind, many = 'many', string.sub(value, 4)
   else kind = 'foreign' end
@@ -28,6 +29,13 @@ look()
 local function parts(info)
   local token, ttl, since, flag, note = string.match(info, '^(%d+):(%d+):(%d+):([h-]):(.*)$')
   return token, tonumber(ttl), since, flag, note
+end
+
+-- The Exclusive holder: token, TTL, since, flag, note. A token is the time of its grant, unless the clock was behind.
+local function holder()
+  if string.sub(value, 1, 4) == 'lk1:' then return parts(string.sub(value, 38)) end
+  local flag, ttl, note, token = string.match(value, '^(.):(%d+):(.*):(%d+)$', 37)
+  return token, tonumber(ttl), token, flag, note
 end
 
 -- The next token; nil when they have run out.
@@ -47,11 +55,12 @@ local function span(ttl)
   end
 end
 
--- Makes `id` a holder.
-local function put(id, mode, ttl, token, flag, note)
+-- Makes `id` a holder. `old`: its keeper knows only the values of version 1.
+local function put(id, mode, ttl, token, flag, note, old)
   local info = token .. ':' .. num(ttl) .. ':' .. num(us) .. ':' .. flag .. ':' .. note
   if mode == 'x' then
-    kind, value = 'one', 'lk1:' .. id .. ':' .. info
+    kind, value = 'one', 'lk2:' .. id .. flag .. ':' .. num(ttl) .. ':' .. note .. ':' .. token
+    if old then value = 'lk1:' .. id .. ':' .. info end
     redis.call('SET', K, value, 'PX', ttl)
     return
   end
@@ -117,6 +126,14 @@ local function line(id, life, stamp, mode, channel, note)
   redis.call('PEXPIRE', Q, 60000)
 end
 
+-- Tells the Exclusive holder that a claim waits, so that its release looks at the line.
+local function mark()
+  if kind == 'one' and string.match(value, '^lk2:%x+%-') then
+    value = string.sub(value, 1, 36) .. 'w' .. string.sub(value, 38)
+    redis.call('SET', K, value, 'KEEPTTL')
+  end
+end
+
 -- Grants the lock to waiters from the head of the line, as long as they fit; false when tokens have run out.
 local function advance()
   purge()
@@ -130,7 +147,7 @@ local function advance()
       local token = draw()
       if not token then return false end
       leave(id, mode)
-      put(id, mode, life, token, 'h', note)
+      put(id, mode, life, token, 'h', note, string.byte(channel) ~= 122)
       redis.pcall('PUBLISH', 'lk:k:' .. channel, id .. ':' .. token .. ':' .. stamp .. ':' .. num(life) .. ':' .. K)
     end
   end
@@ -156,7 +173,7 @@ local function settle()
   end
 end
 
--- Who holds: token, TTL, since, flag and note; the lease left; the asking claim's place in line.
+-- Who holds: an Exclusive holder's value from its flag on, or token, TTL, since, flag and note; the lease left; the asking claim's place in line.
 local function held(place)
   local info, left = '', -1
   if kind == 'many' then
@@ -168,8 +185,8 @@ local function held(place)
       redis.call('ZADD', R, num(now + ttl), last[1])
     end
   elseif kind == 'one' then
-    info, left = string.sub(value, 38), redis.call('PTTL', K)
-    local _, ttl = parts(info)
+    local _, ttl = holder()
+    info, left = string.sub(value, 37), redis.call('PTTL', K)
     if left > ttl or left < 0 then
       left = ttl
       redis.call('PEXPIRE', K, ttl)
@@ -180,19 +197,20 @@ end
 
 -- The grant of `id`, if it holds: token, TTL, since, flag, note.
 local function grant(id)
-  if kind == 'one' and string.sub(value, 5, 36) == id then return parts(string.sub(value, 38)) end
+  if kind == 'one' and string.sub(value, 5, 36) == id then return holder() end
   if kind == 'many' then
     local info = redis.call('HGET', H, id)
     if info then return parts(info) end
   end
 end
 
+-- Notes that the holder's keeper knows of the grant. Where the value does not say that no claim waits, one may.
 local function note_grant(id, token, ttl, since, flag, note)
-  local info = token .. ':' .. num(ttl) .. ':' .. since .. ':' .. flag .. ':' .. note
   if kind == 'one' then
-    value = 'lk1:' .. id .. ':' .. info
+    if flag ~= '-' or string.sub(value, 1, 4) == 'lk1:' then flag = 'w' end
+    value = 'lk2:' .. id .. flag .. ':' .. num(ttl) .. ':' .. note .. ':' .. token
     redis.call('SET', K, value, 'KEEPTTL')
-  else redis.call('HSET', H, id, info) end
+  else redis.call('HSET', H, id, token .. ':' .. num(ttl) .. ':' .. since .. ':-:' .. note) end
 end
 
 local function left_of(id)

@@ -1,5 +1,4 @@
--- Everything about one name, for operators. KEYS: lock, fence, queue. Changes nothing.
-local K, tail = KEYS[1], string.sub(KEYS[3], 5)
+-- Everything about one name, for operators. Changes nothing. KEYS: lock, or lock, fence and queue.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local value = redis.pcall('GET', K)
@@ -12,7 +11,7 @@ if value == 'lk1s' or (value and string.match(value, '^lk1p%d+$')) then
     holders[#holders + 1] = string.format('%.0f', all[i + 1] - now)
   end
 end
-for _, id in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
+for _, id in ipairs(redis.call('ZRANGE', Q, 0, -1)) do
   local entry = redis.call('HGET', 'lk:w' .. tail, id)
   if entry and tonumber(string.match(entry, '^%d+')) >= now then
     waiters[#waiters + 1] = string.match(entry, '^%d+:%d+:%d+:(.*)$')

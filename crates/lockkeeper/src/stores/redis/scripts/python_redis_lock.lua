@@ -1,2 +1,2 @@
 -- The layout of python-redis-lock: its waiters sleep on this list.
-local signal = 'lock-signal:' .. string.sub(KEYS[1], 6)
+local signal = 'lock-signal:' .. string.sub(K, 6)

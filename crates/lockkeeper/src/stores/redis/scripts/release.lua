@@ -15,7 +15,7 @@ if mode then
   if alive then found = 1 end
 end
 -- Even if the claim was found: the acquire that made it may have been a repeat of one still on its way.
-if ARGV[2] ~= '0' then redis.call('SET', tomb(me), 'r', 'PX', ARGV[2], 'NX') end
+if bury ~= '' then redis.call('SET', tomb(me), 'r', 'PX', bury, 'NX') end
 advance()
 settle()
-return {found}
+return found

@@ -1,5 +1,5 @@
--- Takes a lock if it is free. ARGV: holder, mode, ttl ms, queue, waiter life ms, stamp, channel, note.
-local ttl = tonumber(ARGV[3])
+-- Takes a lock if it is free.
+local ttl, about = tonumber(ARGV[2]), string.match(ARGV[1], '^:%d+:(.*):$', 38)
 if kind ~= 'none' and kind ~= 'hash' then return {4, kind} end
 if redis.call('EXISTS', tomb(me)) == 1 then return {2} end
 if holds(me) then
@@ -7,7 +7,7 @@ if holds(me) then
   if not token then
     token, was = draw(), ttl
     if not token then return {5} end
-    note_holder(me, token, ttl, num(us), ARGV[8])
+    note_holder(me, token, ttl, num(us), about)
   end
   -- Written even if nothing changes: a replica that has seen this write has seen the grant.
   redis.call('HSET', K, field(me), 1)
@@ -19,7 +19,7 @@ if kind == 'none' then
   if not token then return {5} end
   redis.call('HSET', K, field(me), 1, 'mode', 'write')
   redis.call('PEXPIRE', K, ttl)
-  note_holder(me, token, ttl, num(us), ARGV[8])
+  note_holder(me, token, ttl, num(us), about)
   return {1, token, -1}
 end
 local id, info = ours()

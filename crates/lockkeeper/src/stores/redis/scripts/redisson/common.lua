@@ -1,6 +1,6 @@
 -- What all steps share: one name as Redisson keeps it. KEYS: lock, token, queue. There is no queue: only the names of our
--- other keys are derived from its key.
-local K, T, me = KEYS[1], KEYS[2], ARGV[1]
+-- other keys are derived from its key. ARGV as in the plain layout, for one claim.
+local K, T, me = KEYS[1], KEYS[2], string.sub(ARGV[1] or '', 5, 36)
 local tail = string.sub(KEYS[3], 5)
 local H = 'lk:h' .. tail
 local time = redis.call('TIME')

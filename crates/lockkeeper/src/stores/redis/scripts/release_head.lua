@@ -1,1 +1,0 @@
--- Ends a claim, held or waiting. KEYS: lock, fence, queue. ARGV: holder, tombstone ms (0: none).
