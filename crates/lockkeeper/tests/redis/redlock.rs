@@ -369,11 +369,13 @@ impl Wire {
                 tokio::spawn(async move {
                     let Ok(mut far) = tokio::net::TcpStream::connect(("127.0.0.1", target)).await else { return };
                     tokio::select! {
-                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        // First: nothing that is sent after the cut may pass, however soon it follows.
+                        biased;
                         // A cut network is silent: it closes no connection.
                         _ = async { watch.wait_for(|cut| *cut).await.map(drop) } => {
                             let _ = watch.wait_for(|cut| !*cut).await;
                         }
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
                     }
                 });
             }

@@ -1,36 +1,80 @@
-//! Questions to nodes: to one with its limits, or to many at once.
+//! Questions to nodes. One question, shared by all nodes that are asked it, and what becomes of it at one of them.
 
-use super::node::Nodes;
-use crate::clock::system_now;
+use super::idle::{Idle, Ready, Watch};
+use super::node::{Node, Nodes};
+use crate::clock::{Stamp, system_now};
 use crate::error::{Error, ErrorKind, Result};
 use crate::stores::redis::driver::connections::Connection;
 use crate::stores::redis::driver::gather::send;
 use crate::stores::redis::driver::script::{Script, is_missing};
-use crate::stores::redis::error::{is_fatal, map_err};
-use redis::{Cmd, RedisResult, Value};
+use crate::stores::redis::error::{is_fatal, map_err, unexpected_reply};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
-use std::time::{Duration, Instant};
 
 /// One pipelined question.
-#[derive(Clone)]
-pub(super) struct Ask {
-    pub(super) commands: Vec<Cmd>,
-    pub(super) script: Option<&'static Script>,
-    /// Ask the node only if it counts.
-    pub(super) counted: bool,
-    pub(super) limit: Duration,
+pub(super) struct Question {
+    commands: Vec<Cmd>,
+    script: Option<&'static Script>,
+    /// Ask a node only if it counts.
+    counted: bool,
+    began: Stamp,
     /// Set when the answer no longer matters: a question not yet sent is then not sent.
-    pub(super) over: Arc<AtomicBool>,
+    over: AtomicBool,
+    /// Set when the nodes that are still silent are given up.
+    pub(super) timed_out: AtomicBool,
 }
 
-/// The answers to come, one per command.
-pub(super) type Asking = Pin<Box<dyn Future<Output = Vec<Result<Value>>> + Send>>;
+impl Question {
+    /// A question of plain commands.
+    pub(super) fn plain(commands: Vec<Cmd>) -> Arc<Self> {
+        Self::new(commands, None, false)
+    }
+
+    pub(super) fn script(commands: Vec<Cmd>, script: &'static Script, counted: bool) -> Arc<Self> {
+        Self::new(commands, Some(script), counted)
+    }
+
+    fn new(commands: Vec<Cmd>, script: Option<&'static Script>, counted: bool) -> Arc<Self> {
+        let [over, timed_out] = [const { AtomicBool::new(false) }; 2];
+        Arc::new(Self { commands, script, counted, began: system_now(), over, timed_out })
+    }
+
+    /// The answer no longer matters.
+    pub(super) fn is_over(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a node answered to a question: one answer per command, or why there is none.
+pub(super) struct Answers(Result<std::vec::IntoIter<RedisResult<Value>>>);
+
+impl Answers {
+    pub(super) fn none(error: Error) -> Self {
+        Self(Err(error))
+    }
+
+    /// The answer to the next command, of this node.
+    pub(super) fn next(&mut self, node: &Node) -> Result<Value> {
+        match &mut self.0 {
+            Ok(answers) => match answers.next() {
+                Some(answer) => answer.map_err(|error| node.named(map_err(error))),
+                None => Err(node.named(unexpected_reply("too little"))),
+            },
+            Err(error) => Err(error.clone()),
+        }
+    }
+}
+
+/// The answers to come.
+pub(super) type Asking = Pin<Box<dyn Future<Output = Answers> + Send>>;
 
 pub(super) enum Trouble {
+    /// The connection was closed before the question was sent.
+    Unsent(Error),
     /// The node did not answer.
     Silent(Error),
     /// It answered, but may not be asked this.
@@ -39,139 +83,116 @@ pub(super) enum Trouble {
 
 impl Nodes {
     /// Asks one node. The first poll sends, if the connection is open.
-    pub(super) fn ask(self: &Arc<Self>, node: usize, ask: Ask) -> Asking {
-        let nodes = self.clone();
+    pub(super) fn ask(self: &Arc<Self>, node: usize, question: &Arc<Question>) -> Asking {
+        let remembered = self.remembered(node, question);
+        let (nodes, question) = (self.clone(), question.clone());
         Box::pin(async move {
-            let count = ask.commands.len();
             let this = &nodes.list[node];
-            let began = Instant::now();
-            match nodes.try_ask(node, ask).await {
+            let asked = match remembered {
+                Some(ready) => evaluate(ready, &this.idle, &question).await,
+                None => Err(Trouble::Unsent(Error::unavailable("is not connected"))),
+            };
+            let asked = match asked {
+                Err(Trouble::Unsent(_)) => Box::pin(nodes.ask_anew(node, &question)).await,
+                asked => asked,
+            };
+            let error = match asked {
                 Ok(answers) => {
-                    this.health.answered(began.elapsed());
-                    this.heard.store(system_now().as_micros(), Ordering::Relaxed);
-                    answers.into_iter().map(|a| a.map_err(|e| this.named(map_err(e)))).collect()
+                    let now = system_now();
+                    this.health.answered(now.since(question.began));
+                    this.heard.store(now.as_micros(), Ordering::Relaxed);
+                    return Answers(Ok(answers.into_iter()));
                 }
-                Err(trouble) => {
-                    let error = match trouble {
-                        Trouble::Silent(error) => {
-                            this.health.failed();
-                            error
-                        }
-                        Trouble::Refused(error) => error,
-                    };
-                    (0..count).map(|_| Err(this.named(error.clone()))).collect()
+                Err(Trouble::Silent(error) | Trouble::Unsent(error)) => {
+                    this.health.failed();
+                    error
                 }
-            }
+                Err(Trouble::Refused(error)) => error,
+            };
+            Answers::none(this.named(error))
         })
     }
 
-    async fn try_ask(&self, node: usize, ask: Ask) -> Result<Vec<RedisResult<Value>>, Trouble> {
-        let timed_out = || Trouble::Silent(Error::unavailable("did not answer in time"));
-        let end = tokio::time::Instant::now() + ask.limit;
-        let place = &self.list[node].place;
-        // A timer is needed only where a connection has to be opened.
-        let mut connection = match self.connections.ready(place) {
+    /// The connection that an earlier question left, if the node may be asked over it.
+    fn remembered(&self, node: usize, question: &Question) -> Option<Ready> {
+        let runtime = tokio::runtime::Handle::try_current().ok()?.id();
+        let ready = self.list[node].idle.take(runtime)?;
+        // A node that does not count yet is looked at the long way.
+        (!question.counted || ready.counts_from <= question.began).then_some(ready)
+    }
+
+    /// Asks over the table's connection, which is opened if necessary, and looked at before its first use.
+    async fn ask_anew(&self, node: usize, question: &Question) -> Result<Vec<RedisResult<Value>>, Trouble> {
+        let this = &self.list[node];
+        let generation = this.idle.generation();
+        let connection = match self.connections.ready(&this.place) {
             Some(connection) => connection,
-            None => {
-                let opened = tokio::time::timeout_at(end, self.connections.get(place)).await;
-                opened.map_err(|_| timed_out())?.map_err(Trouble::Silent)?
-            }
+            None => self.connections.get(&this.place).await.map_err(Trouble::Silent)?,
         };
-        let counts_from = match self.list[node].counts_from(connection.serial()) {
+        let mut ready = Ready::new(connection, generation);
+        ready.counts_from = match this.counts_from(ready.connection.serial()) {
             Some(stamp) => stamp,
             None => {
-                let mut fresh = connection.clone();
-                match tokio::time::timeout_at(end, self.look(node, &mut fresh)).await {
-                    Ok(seen) => seen?.counts_from,
-                    Err(_) => {
-                        connection.broken();
-                        return Err(timed_out());
-                    }
-                }
+                let mut watch = Watch { ready: &mut ready, idle: &this.idle, question, answered: false };
+                let seen = self.look(node, &mut watch.ready.connection).await?;
+                watch.answered = true;
+                seen.counts_from
             }
         };
-        let wait = counts_from.since(system_now());
-        if ask.counted && !wait.is_zero() {
+        let wait = ready.counts_from.since(system_now());
+        if question.counted && !wait.is_zero() {
             let wait = crate::duration::short(wait);
             let text = format!("restarted and may have forgotten locks, so it is left out for another {wait}");
             return Err(Trouble::Refused(Error::unavailable(text)));
         }
-        if ask.over.load(Ordering::Relaxed) {
+        if question.over.load(Ordering::Relaxed) {
             return Err(Trouble::Refused(Error::unavailable("was not connected in time")));
         }
-        let Ok(answers) = tokio::time::timeout_at(end, evaluate(&mut connection, &ask)).await else {
-            connection.broken();
-            return Err(timed_out());
-        };
-        match answers.iter().find_map(|a| a.as_ref().err().filter(|e| is_fatal(e))) {
-            None => Ok(answers),
-            Some(error) => {
-                connection.broken();
-                Err(Trouble::Silent(map_err(error.clone())))
-            }
-        }
+        evaluate(ready, &this.idle, question).await
     }
 }
 
-/// Sends the commands. If the server lacks the script, loads it and sends the affected commands again.
-async fn evaluate(connection: &mut Connection, ask: &Ask) -> Vec<RedisResult<Value>> {
-    let mut answers = send(connection, ask.commands.clone()).await;
-    if let Some(script) = ask.script.filter(|_| answers.iter().any(is_missing)) {
+/// Sends the commands. A connection that answers is remembered.
+async fn evaluate(mut ready: Ready, idle: &Idle, question: &Question) -> Result<Vec<RedisResult<Value>>, Trouble> {
+    let mut watch = Watch { ready: &mut ready, idle, question, answered: false };
+    let connection = &mut watch.ready.connection;
+    let (mut answers, at_once) = {
+        let mut sending = pin!(send(connection, question.commands.clone()));
+        match poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await {
+            Poll::Ready(answers) => (answers, true),
+            Poll::Pending => (sending.await, false),
+        }
+    };
+    if answers.iter().any(Result::is_err) {
+        answers = Box::pin(examine(connection, question, answers, at_once)).await?;
+    }
+    watch.answered = true;
+    drop(watch);
+    idle.put_back(ready);
+    Ok(answers)
+}
+
+/// Looks at answers of which some are errors. If the server lacks the script, loads it and sends those commands again.
+async fn examine(
+    connection: &mut Connection,
+    question: &Question,
+    mut answers: Vec<RedisResult<Value>>,
+    at_once: bool,
+) -> Result<Vec<RedisResult<Value>>, Trouble> {
+    if let Some(script) = question.script.filter(|_| answers.iter().any(is_missing)) {
         let lacking: Vec<usize> = (0..answers.len()).filter(|i| is_missing(&answers[*i])).collect();
-        let again = std::iter::once(script.load()).chain(lacking.iter().map(|i| ask.commands[*i].clone()));
+        let again = std::iter::once(script.load()).chain(lacking.iter().map(|i| question.commands[*i].clone()));
         let again = send(connection, again.collect()).await;
         for (i, answer) in lacking.into_iter().zip(again.into_iter().skip(1)) {
             answers[i] = answer;
         }
     }
-    answers
-}
-
-/// Questions under way, in the order in which the nodes answer.
-pub(super) struct Fan<T> {
-    pending: Vec<(T, Asking)>,
-}
-
-impl<T: Send + Unpin + 'static> Fan<T> {
-    pub(super) fn new() -> Self {
-        Self { pending: Vec::new() }
-    }
-
-    pub(super) fn push(&mut self, tag: T, asking: Asking) {
-        self.pending.push((tag, asking));
-    }
-
-    /// The next answer; `None` when nothing is under way.
-    pub(super) async fn next(&mut self) -> Option<(T, Vec<Result<Value>>)> {
-        poll_fn(|cx| {
-            for i in 0..self.pending.len() {
-                if let Poll::Ready(answers) = self.pending[i].1.as_mut().poll(cx) {
-                    let (tag, _) = self.pending.swap_remove(i);
-                    return Poll::Ready(Some((tag, answers)));
-                }
-            }
-            if self.pending.is_empty() { Poll::Ready(None) } else { Poll::Pending }
-        })
-        .await
-    }
-
-    /// Sends what can be sent now, before anything that this keeper asks next.
-    pub(super) async fn sent(&mut self) {
-        poll_fn(|cx| {
-            self.pending.retain_mut(|(_, asking)| asking.as_mut().poll(cx).is_pending());
-            Poll::Ready(())
-        })
-        .await;
-    }
-
-    /// Goes on in a task of its own: the requests are out, and a node's silence must be noticed.
-    pub(super) fn go_on_alone(mut self) {
-        if !self.pending.is_empty()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn(async move { while self.next().await.is_some() {} });
-        }
-    }
+    let fatal = |answer: &RedisResult<Value>| answer.as_ref().err().filter(|e| is_fatal(e)).cloned();
+    let Some(error): Option<RedisError> = answers.iter().find_map(fatal) else { return Ok(answers) };
+    connection.broken();
+    // An answer before anything was sent: the driver had given the connection up already.
+    let trouble = if at_once && error.is_io_error() { Trouble::Unsent } else { Trouble::Silent };
+    Err(trouble(map_err(error)))
 }
 
 /// Whether an error means only that a node gave no answer.

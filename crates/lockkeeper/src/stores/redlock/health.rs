@@ -84,7 +84,7 @@ impl Health {
     }
 
     pub(super) fn admits(&self, limit: Duration) -> bool {
-        self.with(|breaker| breaker.admits(Instant::now(), limit))
+        self.with(|breaker| matches!(breaker, Breaker::Closed(_)) || breaker.admits(Instant::now(), limit))
     }
 
     pub(super) fn answered(&self, after: Duration) {

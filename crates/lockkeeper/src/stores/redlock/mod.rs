@@ -21,13 +21,17 @@
 mod acquire;
 mod ask;
 mod attempts;
+mod fan;
 mod health;
+mod idle;
 mod node;
 mod operators;
 mod options;
 mod race;
 mod renew;
 mod scripts;
+mod texts;
+mod timers;
 
 use crate::error::Result;
 use crate::machine::quorum::quorum;
@@ -35,18 +39,19 @@ use crate::name::LockName;
 use crate::store::{
     Attempt, Break, Claim, Cursor, Guarantee, Page, Record, Release, Renewal, Runtime, Store, StoreInfo,
 };
-use crate::stores::redis::keys::Keys;
 use crate::stores::shared::connecting;
 use crate::token::Token;
-use ask::{Ask, Fan, is_silence};
+use ask::{Question, is_silence};
 use async_trait::async_trait;
 use attempts::Attempts;
+use fan::Fan;
 use node::Nodes;
 use options::RedlockOptions;
 use race::{too_few, worse};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
+use texts::Notes;
 
 /// Locks on a majority of Redis or Valkey servers; see the [module](self).
 #[derive(Debug)]
@@ -55,6 +60,7 @@ pub struct RedlockStore {
     max_ttl: Duration,
     timeout: Duration,
     attempts: Attempts,
+    notes: Notes,
     /// What tests add to the clock that proposals come from, in microseconds.
     skew: AtomicI64,
 }
@@ -84,6 +90,7 @@ impl RedlockStore {
             max_ttl: options.max_ttl,
             timeout: options.timeout,
             attempts: Attempts::default(),
+            notes: Notes::default(),
             skew: AtomicI64::new(0),
         };
         let limit = store.timeout.max(Duration::from_secs(2));
@@ -102,18 +109,17 @@ impl RedlockStore {
 /// Asks every node once. A server that cannot be a node is refused; an outage only when it leaves no majority.
 async fn check(nodes: Arc<Nodes>, limit: Duration) -> Result<()> {
     let count = nodes.list.len();
-    let ping = Ask { commands: vec![redis::cmd("PING")], script: None, counted: false, limit, over: Arc::default() };
-    let mut fan = Fan::new();
+    let ping = Question::plain(vec![redis::cmd("PING")]);
+    let mut fan = Fan::new(&nodes, limit);
     for node in 0..count {
-        fan.push(node, nodes.ask(node, ping.clone()));
+        fan.ask(node, node, &ping);
     }
     let (mut answered, mut failed) = (0, None);
-    while let Some((_, mut answers)) = fan.next().await {
-        match answers.pop() {
-            Some(Ok(_)) => answered += 1,
-            Some(Err(error)) if !is_silence(&error) => return Err(error),
-            Some(Err(error)) => failed = worse(failed, error),
-            None => {}
+    while let Some((node, mut answers)) = fan.next().await {
+        match answers.next(&nodes.list[node]) {
+            Ok(_) => answered += 1,
+            Err(error) if !is_silence(&error) => return Err(error),
+            Err(error) => failed = worse(failed, error),
         }
     }
     if answered >= quorum(count) { Ok(()) } else { Err(too_few(count, failed)) }
@@ -145,7 +151,7 @@ impl Store for RedlockStore {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
-        Keys::of(name)?;
+        texts::check(name)?;
         Ok(operators::look(&self.nodes, std::slice::from_ref(name)).await?.pop())
     }
 

@@ -2,7 +2,9 @@
 
 use super::ask::Trouble;
 use super::health::Health;
+use super::idle::Idle;
 use super::scripts;
+use super::timers::Timers;
 use crate::clock::{Stamp, system_now};
 use crate::error::{Error, Result};
 use crate::machine::quorum::left_out_for;
@@ -27,6 +29,7 @@ const REMEMBERED: usize = 16;
 pub(super) struct Nodes {
     pub(super) connections: Connections,
     pub(super) list: Vec<Node>,
+    pub(super) timers: Timers,
     max_ttl: Duration,
     /// Whether some node may evict locks: one vote fewer can mean one holder more.
     pub(super) evicts: AtomicBool,
@@ -42,6 +45,7 @@ pub(super) struct Node {
     pub(super) heard: AtomicU64,
     /// What each connection leads to, by its serial number, newest last.
     seen: Mutex<Vec<(u64, Seen)>>,
+    pub(super) idle: Idle,
 }
 
 /// What a connection leads to.
@@ -57,11 +61,12 @@ impl Nodes {
         let node = |place: &Place| {
             let label = server::shown(&place.0, place.1);
             let (health, heard) = (Health::new(&label), AtomicU64::new(0));
-            Node { place: place.clone(), health, heard, label, seen: Mutex::default() }
+            Node { place: place.clone(), health, heard, label, seen: Mutex::default(), idle: Idle::default() }
         };
         Self {
             list: options.nodes.iter().map(node).collect(),
             connections: Connections::new(options),
+            timers: Timers::default(),
             max_ttl,
             evicts: AtomicBool::new(false),
         }

@@ -1,10 +1,12 @@
 //! What operators do: look at a lock on all nodes, list locks, break a lock.
 
 use super::RedlockStore;
-use super::ask::{Ask, Fan, is_silence};
+use super::ask::{Question, is_silence};
+use super::fan::Fan;
 use super::node::Nodes;
 use super::race::{too_few, worse};
 use super::scripts::LOOK;
+use super::texts;
 use crate::clock::system_now;
 use crate::error::Result;
 use crate::machine::quorum::quorum;
@@ -12,7 +14,7 @@ use crate::name::LockName;
 use crate::store::{Attempt, Break, Claim, Cursor, Held, HolderRecord, Mode, Note, Page, Record, Store};
 use crate::stores::redis::driver::script::Call;
 use crate::stores::redis::error::unexpected_reply;
-use crate::stores::redis::keys::{Keys, exclusive, parse_holder, scan_pattern};
+use crate::stores::redis::keys::{exclusive, parse_holder, scan_pattern};
 use crate::stores::shared::timing::ANSWER_LIMIT;
 use crate::token::{HolderId, Token};
 use redis::{Cmd, Value};
@@ -125,7 +127,7 @@ async fn views(nodes: &Arc<Nodes>, names: &[LockName]) -> Result<Vec<Vec<NodeVie
     let mut fan = everywhere(nodes, Call::new(names.iter().map(LockName::as_bytes)).command(&LOOK));
     let (mut answered, mut last) = (0, None);
     while let Some((node, mut answers)) = fan.next().await {
-        match answers.pop().unwrap_or_else(|| Err(unexpected_reply("nothing"))) {
+        match answers.next(&nodes.list[node]) {
             Ok(Value::Array(fields)) => {
                 answered += 1;
                 for (views, pair) in seen.iter_mut().zip(fields.chunks(2)) {
@@ -144,13 +146,21 @@ async fn views(nodes: &Arc<Nodes>, names: &[LockName]) -> Result<Vec<Vec<NodeVie
 }
 
 fn everywhere(nodes: &Arc<Nodes>, command: Cmd) -> Fan<usize> {
-    let ask =
-        Ask { commands: vec![command], script: Some(&LOOK), counted: false, limit: ANSWER_LIMIT, over: Arc::default() };
-    let mut fan = Fan::new();
+    let question = Question::script(vec![command], &LOOK, false);
+    let mut fan = Fan::new(nodes, ANSWER_LIMIT);
     for node in 0..nodes.list.len() {
-        fan.push(node, nodes.ask(node, ask.clone()));
+        fan.ask(node, node, &question);
     }
     fan
+}
+
+/// Asks one node, and reads one answer per command.
+async fn ask(nodes: &Arc<Nodes>, node: usize, commands: Vec<Cmd>) -> Vec<Result<Value>> {
+    let count = commands.len();
+    let mut fan = Fan::new(nodes, ANSWER_LIMIT);
+    fan.ask((), node, &Question::plain(commands));
+    let Some(((), mut answers)) = fan.next().await else { return Vec::new() };
+    (0..count).map(|_| answers.next(&nodes.list[node])).collect()
 }
 
 /// Records of the locks of `names` that are held.
@@ -173,7 +183,7 @@ pub(super) async fn holder(nodes: &Arc<Nodes>, name: &LockName, token: Token) ->
 impl RedlockStore {
     /// Takes the lock over from the holder, like an acquisition that may displace it, and releases it.
     pub(super) async fn take_away(&self, name: &LockName, token: Token) -> Result<Break> {
-        Keys::of(name)?;
+        texts::check(name)?;
         let Some(holder) = holder(&self.nodes, name, token).await? else { return Ok(Break::NotHeld) };
         let ttl = Duration::from_secs(10).min(self.max_ttl);
         let note = Arc::new(Note::new("", std::process::id(), "break"));
@@ -217,15 +227,12 @@ pub(super) async fn list(nodes: &Arc<Nodes>, prefix: &[u8], cursor: Option<&Curs
 /// The first names of a node after `after` that Lockkeeper clients hold.
 async fn scan(nodes: &Arc<Nodes>, node: usize, prefix: &[u8], after: &[u8]) -> Result<BTreeSet<Vec<u8>>> {
     let pattern = scan_pattern(prefix);
-    let ask = |commands| {
-        nodes.ask(node, Ask { commands, script: None, counted: false, limit: ANSWER_LIMIT, over: Arc::default() })
-    };
     let mut names = BTreeSet::new();
     let mut place = "0".to_owned();
     loop {
         let mut scan = redis::cmd("SCAN");
         scan.arg(&place).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN).arg("TYPE").arg("string");
-        let answer = ask(vec![scan]).await.pop().unwrap_or_else(|| Err(unexpected_reply("nothing")))?;
+        let answer = ask(nodes, node, vec![scan]).await.pop().unwrap_or_else(|| Err(unexpected_reply("nothing")))?;
         let (next, keys): (String, Vec<Vec<u8>>) =
             redis::from_redis_value(answer).map_err(|_| unexpected_reply("no cursor and keys to SCAN"))?;
         let keys: Vec<Vec<u8>> = keys.into_iter().filter(|k| k.as_slice() > after && !k.starts_with(b"lk:")).collect();
@@ -235,7 +242,7 @@ async fn scan(nodes: &Arc<Nodes>, node: usize, prefix: &[u8], after: &[u8]) -> R
             cmd
         });
         let heads: Vec<Cmd> = heads.collect();
-        let answers = if heads.is_empty() { Vec::new() } else { ask(heads).await };
+        let answers = if heads.is_empty() { Vec::new() } else { ask(nodes, node, heads).await };
         for (key, answer) in keys.into_iter().zip(answers) {
             if matches!(answer, Ok(Value::BulkString(head)) if head == b"lk1:") {
                 names.insert(key);

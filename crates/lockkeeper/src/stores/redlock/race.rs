@@ -3,73 +3,83 @@
 use super::ask::is_silence;
 use super::operators::{NodeView, held};
 use super::scripts::{ACQUIRE, CONFIRM, RELEASE};
+use super::texts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::quorum::{Ballot, Verdict, Vote, quorum};
-use crate::name::LockName;
 use crate::store::{Attempt, Claim, Grant, Mode};
 use crate::stores::redis::driver::script::{Call, Reply};
-use crate::stores::redis::keys::{Keys, companion, millis, note_text};
+use crate::stores::redis::keys::{companion, millis};
 use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::token::{HolderId, Token};
 use redis::{Cmd, Value};
 use std::time::Duration;
 
+/// What all claims of a round send.
+pub(super) struct Terms {
+    /// The number that claims propose as their token, and as text.
+    pub(super) proposal: u64,
+    pub(super) text: String,
+    /// When the round began, by the wall clock in microseconds: for people.
+    pub(super) since: u64,
+    /// The holder that a break takes the lock from.
+    pub(super) displaced: Option<HolderId>,
+}
+
 /// One claim on its way through a round.
 pub(super) struct Race<'a> {
     pub(super) claim: &'a Claim,
-    pub(super) keys: Option<Keys>,
     /// Which attempt of the claim this is.
     attempt: u64,
+    proposal: u64,
     ballot: Ballot,
-    /// The lease that each node which granted has promised.
+    /// The lease that is left on each node which had given the claim the lock before; empty if there is none.
     leases: Vec<Duration>,
-    /// What each node that refused has shown.
+    /// What each node that refused has shown; empty if there is none.
     views: Vec<NodeView>,
     error: Option<Error>,
+    /// Whether nodes are asked: not for a claim that no node could grant.
+    pub(super) sent: bool,
     pub(super) answer: Option<Result<Attempt>>,
 }
 
 impl<'a> Race<'a> {
-    pub(super) fn new(claim: &'a Claim, attempt: u64, nodes: usize) -> Self {
-        let (keys, refusal) = match (Keys::of(&claim.name), check_mode(claim.mode)) {
-            (Ok(keys), Ok(())) => (Some(keys), None),
-            (Err(error), _) | (_, Err(error)) => (None, Some(Err(error.for_lock(&claim.name)))),
-        };
+    pub(super) fn new(claim: &'a Claim, attempt: u64, terms: &Terms, nodes: usize) -> Self {
+        let refusal = texts::check(&claim.name).and_then(|()| check_mode(claim.mode)).err();
         Self {
             claim,
-            keys,
             attempt,
+            proposal: terms.proposal,
             ballot: Ballot::new(nodes, quorum(nodes)),
-            leases: vec![claim.ttl; nodes],
-            views: vec![NodeView::Unknown; nodes],
+            leases: Vec::new(),
+            views: Vec::new(),
             error: None,
-            answer: refusal,
+            sent: refusal.is_none(),
+            answer: refusal.map(|error| Err(error.for_lock(&claim.name))),
         }
     }
 
-    pub(super) fn acquire_command(&self, proposal: &str, displaced: Option<HolderId>) -> Cmd {
-        let Some(keys) = &self.keys else { return redis::cmd("PING") };
-        let (holder, displaced) = (self.claim.holder.to_hex(), displaced.map(HolderId::to_hex).unwrap_or_default());
-        let tombstones = [tombstone(&self.claim.name, &holder), tombstone(&self.claim.name, &displaced)];
-        Call::new([&keys.lock, &keys.fence, &tombstones[0], &tombstones[1]])
-            .arg(holder)
-            .arg(proposal)
-            .arg(millis(self.claim.ttl))
-            .arg(self.attempt.to_string())
-            .arg(note_text(&self.claim.note))
-            .arg(displaced)
-            .arg(millis(self.claim.ttl + TOMBSTONE_EXTRA))
-            .command(&ACQUIRE)
+    pub(super) fn acquire_command(&self, terms: &Terms, note: &str) -> Cmd {
+        let ttl = millis(self.claim.ttl);
+        let value = texts::value(self.claim, &terms.text, &ttl, terms.since, self.attempt, note);
+        let call = texts::call(&self.claim.name).arg(value).arg(&terms.text).arg(ttl);
+        let call = match terms.displaced {
+            None => call,
+            Some(holder) => call.arg(holder.to_hex()).arg(millis(self.claim.ttl + TOMBSTONE_EXTRA)),
+        };
+        call.command(&ACQUIRE)
     }
 
     pub(super) fn confirm_command(&self, token: u64) -> Cmd {
-        let Some(keys) = &self.keys else { return redis::cmd("PING") };
-        Call::new([&keys.lock, &keys.fence]).arg(self.claim.holder.to_hex()).arg(token.to_string()).command(&CONFIRM)
+        let lock = self.claim.name.as_bytes();
+        Call::new([lock, &companion(b'f', lock)])
+            .arg(self.claim.holder.to_hex())
+            .arg(token.to_string())
+            .command(&CONFIRM)
     }
 
     /// Takes a node's answer. Returns a token to confirm, and the nodes that have to confirm it.
     pub(super) fn heard(&mut self, node: usize, confirms: bool, answer: Result<Value>) -> Option<(u64, Vec<usize>)> {
-        let vote = match answer.and_then(Reply::read).and_then(|reply| self.read(node, &reply, confirms)) {
+        let vote = match answer.and_then(|value| self.read(node, value, confirms)) {
             Ok(vote) => vote,
             Err(error) => {
                 self.error = worse(self.error.take(), error);
@@ -79,16 +89,22 @@ impl<'a> Race<'a> {
         self.vote(node, vote)
     }
 
-    fn read(&mut self, node: usize, reply: &Reply, confirms: bool) -> Result<Vote> {
+    fn read(&mut self, node: usize, value: Value, confirms: bool) -> Result<Vote> {
+        if value == Value::Int(1) {
+            return Ok(Vote::New(self.proposal));
+        }
+        let (reply, nodes) = (Reply::read(value)?, self.ballot.votes().len());
         match reply.code()? {
             1 => Ok(Vote::New(reply.number(1, "a token")?)),
             2 => {
                 let left: i64 = reply.number(2, "a lease")?;
+                self.leases.resize(nodes, self.claim.ttl);
                 self.leases[node] = u64::try_from(left).map_or(self.claim.ttl, Duration::from_millis);
                 Ok(Vote::Mine(reply.number(1, "a token")?))
             }
             0 => {
                 if !confirms {
+                    self.views.resize(nodes, NodeView::Unknown);
                     self.views[node] = NodeView::read(reply.0.get(1), reply.0.get(2));
                 }
                 Ok(Vote::Held)
@@ -112,7 +128,9 @@ impl<'a> Race<'a> {
                 .map(|token| Attempt::Granted(Grant { token, stamp: self.claim.stamp, lease: self.lease(token) })),
             Verdict::Cancelled => Ok(Attempt::Cancelled),
             Verdict::Refused => Ok(Attempt::Held(held(&self.views))),
-            Verdict::Unavailable => Err(too_few(self.leases.len(), self.error.take()).for_lock(&self.claim.name)),
+            Verdict::Unavailable => {
+                Err(too_few(self.ballot.votes().len(), self.error.take()).for_lock(&self.claim.name))
+            }
         });
         None
     }
@@ -121,7 +139,7 @@ impl<'a> Race<'a> {
     fn lease(&self, token: Token) -> Duration {
         let stores = |vote: &Vote| matches!(vote, Vote::New(n) | Vote::Mine(n) if *n == token.get());
         let leases = self.ballot.votes().iter().zip(&self.leases).filter(|(vote, _)| stores(vote));
-        leases.map(|(_, lease)| *lease).min().unwrap_or_default()
+        leases.map(|(_, lease)| *lease).min().unwrap_or(self.claim.ttl)
     }
 
     /// A newer attempt of the claim has begun and may undo votes of this one: only the newer may be granted.
@@ -133,14 +151,15 @@ impl<'a> Race<'a> {
     }
 
     /// What to take back, now that the round is over.
-    pub(super) fn undo(&self) -> Option<(&Claim, &Keys, Scope)> {
+    pub(super) fn undo(&self) -> Option<(&Claim, Scope)> {
         let scope = match &self.answer {
             Some(Ok(Attempt::Granted(_))) => return None,
             Some(Ok(Attempt::Cancelled)) => Scope::UpTo(self.attempt),
             Some(Ok(Attempt::Held(_))) if self.ballot.holds_nothing() => Scope::UpTo(self.attempt),
             Some(Ok(Attempt::Held(_)) | Err(_)) | None => Scope::Taken(self.attempt),
         };
-        Some((self.claim, self.keys.as_ref()?, scope))
+        // A claim that was refused here was never sent.
+        self.sent.then_some((self.claim, scope))
     }
 }
 
@@ -173,13 +192,6 @@ pub(super) fn worse(before: Option<Error>, now: Error) -> Option<Error> {
     Some(now.after(before))
 }
 
-pub(super) fn tombstone(name: &LockName, holder: &str) -> Vec<u8> {
-    let mut key = companion(b'x', name.as_bytes());
-    key.push(b':');
-    key.extend_from_slice(holder.as_bytes());
-    key
-}
-
 /// What a release takes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
@@ -191,15 +203,23 @@ pub(super) enum Scope {
     Taken(u64),
 }
 
-pub(super) fn release_command(claim: &Claim, keys: &Keys, life: Duration, scope: Scope) -> Cmd {
-    let holder = claim.holder.to_hex();
+/// Ends `claim`, and leaves a tombstone for as long as `life` says.
+pub(super) fn release_command(claim: &Claim, life: Option<Duration>, scope: Scope) -> Cmd {
     let (attempt, which) = match scope {
         Scope::Claim => (String::new(), ""),
         Scope::UpTo(attempt) => (attempt.to_string(), "<"),
         Scope::Taken(attempt) => (attempt.to_string(), "="),
     };
-    let call = Call::new([keys.lock.as_slice(), &tombstone(&claim.name, &holder)]);
-    call.arg(holder).arg(millis(life)).arg(attempt).arg(which).command(&RELEASE)
+    let (lock, mine) = (claim.name.as_bytes(), texts::mine(claim.holder));
+    let call = match life {
+        Some(life) => {
+            let tombstone = texts::tombstone(&claim.name, claim.holder);
+            Call::new([lock, &tombstone]).arg(mine).arg(attempt).arg(which).arg(millis(life))
+        }
+        None if scope == Scope::Claim => Call::new([lock]).arg(mine),
+        None => Call::new([lock]).arg(mine).arg(attempt).arg(which),
+    };
+    call.command(&RELEASE)
 }
 
 #[cfg(test)]

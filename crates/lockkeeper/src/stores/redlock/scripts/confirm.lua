@@ -8,6 +8,6 @@ if tonumber(ARGV[2]) > tonumber(token) then
   token = ARGV[2]
   redis.call('SET', KEYS[1], 'lk1:' .. id .. ':' .. token .. rest, 'KEEPTTL')
   local last = tonumber(redis.call('GET', KEYS[2]) or 0) or 0
-  if tonumber(token) > last then redis.call('SET', KEYS[2], token, 'PX', 90000000) end
+  if tonumber(token) > last then redis.call('SET', KEYS[2], token, 'PX', 93600000) end
 end
 return {1, token}
