@@ -4,8 +4,8 @@ use super::Subject;
 use crate::clock::{Stamp, system_now};
 use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Grant, Held, LossReason, Mode, Note, Page, Record, Release, Renewal, Sink, Store,
-    StoreInfo,
+    Attempt, Break, Claim, Cursor, Expiry, Grant, Held, LossReason, Mode, Note, Page, Record, Release, Renewal, Sink,
+    Store, StoreInfo,
 };
 use crate::{ErrorKind, HolderId, LockName, Result, Token};
 use std::slice::from_ref;
@@ -235,10 +235,16 @@ impl Hand {
     pub(super) async fn acquire(&mut self) -> Grant {
         let end = system_now().after(SLACK);
         loop {
-            match self.attempt().await {
+            let ask = self.answered("ask", |store, claim| async move { store.try_acquire(&[claim]).await });
+            let (answer, repeated) = ask.await;
+            match answer {
                 Attempt::Granted(grant) => return grant,
                 // A server that the last release has not reached yet may still refuse, and another be late.
                 Attempt::Held(_) if !self.store.info().decisive && system_now() < end => {}
+                // The session ended while the call was not answered. The engine asks with a new claim too.
+                Attempt::Cancelled if repeated && self.store.info().expiry == Expiry::Session => {
+                    self.claim.holder = fresh_holder();
+                }
                 other => panic!("{self:?} should be granted, not {other:?}"),
             }
             tokio::time::sleep(POLL).await;
