@@ -7,7 +7,7 @@ mod raw;
 
 use crate::measure::{quantile, rounds, table};
 use lockkeeper::Keeper;
-use raw::Raw;
+pub(crate) use raw::Raw;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::time::{Duration, Instant};
 use testkit::EtcdServer;

@@ -1,10 +1,12 @@
 //! Benchmarks, each beside the raw floor in the same run: interleaved rounds, medians, ratios.
 //!
 //! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper|recipes]`; without a name, all of them.
+//! `growth` draws how cost grows with work, `simulate` how many keepers a server carries: neither runs by itself.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to report")]
 
 mod etcd;
+mod growth;
 mod handover;
 mod measure;
 mod memory;
@@ -13,22 +15,28 @@ mod postgres;
 mod recipes;
 mod redis;
 mod renew;
+mod simulate;
 mod sqlite;
 mod zookeeper;
 
 fn main() {
+    measure::come_first();
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         // The other side of the hand-over between processes.
         ["peer", store] => handover::peer(store),
         ["renew", store] => renew::hold(store),
         ["leader", store] => recipes::lead(store),
+        ["growth-child", store, parts] => growth::child(store, parts, false),
+        ["growth-child", store, parts, "--quick"] => growth::child(store, parts, true),
+        ["growth", ref rest @ ..] => growth::run(rest),
+        ["simulate", ref rest @ ..] => simulate::run(rest),
         ["redis", part] => redis::part(part),
         ["mysql", part] => mysql::part(part),
         ["etcd", part] => etcd::part(part),
         ["postgres", part] => postgres::part(part),
         [] => {
-            header();
+            println!("{}", facts());
             for part in [
                 memory::run,
                 sqlite::run,
@@ -54,12 +62,14 @@ fn main() {
         ["postgres"] => postgres::run(),
         ["zookeeper"] => zookeeper::run(),
         ["recipes"] => recipes::run(),
-        _ => println!("usage: bench [memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper|recipes]"),
+        _ => println!(
+            "usage: bench [memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper|recipes|growth|simulate]"
+        ),
     }
 }
 
 /// The facts printed with every figure: machine, kernel, compiler, commit.
-fn header() {
+fn facts() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpu
         .lines()
@@ -72,10 +82,10 @@ fn header() {
         let out = std::process::Command::new(program).args(args).output();
         out.map_or_else(|_| "unknown".to_owned(), |out| String::from_utf8_lossy(&out.stdout).trim().to_owned())
     };
-    println!(
+    format!(
         "{cpu}, {cores} cores, Linux {}, {}, commit {}",
         kernel.trim(),
         said("rustc", &["--version"]),
         said("git", &["rev-parse", "--short", "HEAD"]),
-    );
+    )
 }

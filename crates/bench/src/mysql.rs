@@ -6,15 +6,16 @@ mod held;
 
 use crate::measure::{quantile, rounds, table};
 use lockkeeper::{HolderId, Keeper};
+pub(crate) use mysql_async::Conn;
+use mysql_async::Opts;
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{Conn, Opts};
 use std::sync::Arc;
 use std::time::Instant;
 use testkit::MysqlServer;
 use tokio::runtime::Runtime;
 
 /// As many as the store's default.
-const CONNECTIONS: usize = 4;
+pub(crate) const CONNECTIONS: usize = 4;
 
 const TASKS: usize = 64;
 
@@ -152,7 +153,7 @@ fn many(runtime: &Runtime, server: &MysqlServer, title: &str) {
     );
 }
 
-async fn open(server: &MysqlServer) -> Conn {
+pub(crate) async fn open(server: &MysqlServer) -> Conn {
     let mut conn = Conn::new(Opts::from_url(&format!("{}?prefer_socket=false", server.url())).unwrap()).await.unwrap();
     let setup = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET time_zone = '+00:00'";
     conn.query_drop(setup).await.unwrap();
@@ -161,7 +162,7 @@ async fn open(server: &MysqlServer) -> Conn {
 }
 
 /// What is usually written by hand: no queue, no modes, no note of the holder.
-async fn by_hand(conn: &mut Conn, name: &str) {
+pub(crate) async fn by_hand(conn: &mut Conn, name: &str) {
     let holder = HolderId::random().unwrap().to_hex();
     let take = format!(
         "INSERT INTO floor VALUES ('{name}', LAST_INSERT_ID({NOW}), X'{holder}', {NOW} + 30000000) ON DUPLICATE KEY UPDATE \

@@ -55,7 +55,8 @@ impl ToSql for Id {
 }
 
 /// The least table that keeps a lease and a token.
-const LEAST: &str = "CREATE TABLE least (name bytea PRIMARY KEY, token bigint, holder uuid, expires timestamptz)
+pub(crate) const LEAST: &str =
+    "CREATE TABLE least (name bytea PRIMARY KEY, token bigint, holder uuid, expires timestamptz)
     WITH (fillfactor = 50)";
 const TAKE: &str = "INSERT INTO least AS l VALUES ($1, 1, $2, clock_timestamp() + interval '30 s')
     ON CONFLICT (name) DO UPDATE SET token = l.token + 1, holder = $2, expires = clock_timestamp() + interval '30 s'
@@ -84,7 +85,7 @@ fn plain() -> [String; 2] {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     /// The store's own statements.
     Plain,
     /// The store's own functions, for the cases that the statements do not cover.
@@ -95,7 +96,7 @@ enum Way {
 
 /// Two prepared statements by hand on one connection.
 #[derive(Clone)]
-struct Floor {
+pub(crate) struct Floor {
     client: Arc<Client>,
     plain: [Statement; 2],
     ours: [Statement; 2],
@@ -109,7 +110,7 @@ async fn connect(server: &PostgresServer) -> Client {
 }
 
 impl Floor {
-    async fn new(server: &PostgresServer) -> Self {
+    pub(crate) async fn new(server: &PostgresServer) -> Self {
         let client = connect(server).await;
         let acquire = "SELECT * FROM lockkeeper.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
         let ours = [
@@ -122,7 +123,7 @@ impl Floor {
         Self { client: Arc::new(client), plain, ours, least }
     }
 
-    async fn cycle(&self, way: Way, name: &str) {
+    pub(crate) async fn cycle(&self, way: Way, name: &str) {
         // A random holder id, as every real client makes one.
         let holder = Id(HolderId::random().unwrap());
         if way == Way::Least {

@@ -8,21 +8,24 @@ mod held;
 mod peers;
 mod redlock;
 
-use crate::measure::{quantile, rounds, table};
+use crate::measure::{Cost, Spent, median_ratio, medians, quantile, rounds_on, table};
 use lockkeeper::{HolderId, Keeper};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use std::time::Instant;
 use testkit::RedisServer;
 use tokio::runtime::Runtime;
 
 /// Each in a process of its own, so that none inherits another's connections, memory and cores.
 pub(crate) fn run() {
-    for part in ["serial", "many", "drain", "steady", "held", "redlock", "peers"] {
-        let child = std::process::Command::new(std::env::current_exe().unwrap()).args(["redis", part]).status();
-        assert!(child.unwrap().success());
+    for part in ["serial", "many", "drain", "steady", "held", "redlock", "peers", "peers64", "peers5"] {
+        apart(part);
     }
+}
+
+fn apart(part: &str) {
+    let child = std::process::Command::new(std::env::current_exe().unwrap()).args(["redis", part]).status();
+    assert!(child.unwrap().success());
 }
 
 pub(crate) fn part(name: &str) {
@@ -34,7 +37,10 @@ pub(crate) fn part(name: &str) {
         "held" => held::run(),
         "redlock" => redlock::run(),
         "peers" => peers::run(),
-        _ => println!("usage: bench redis [serial|many|drain|steady|held|redlock|peers]"),
+        "peers64" => peers::many(),
+        "peers5" => peers::five(),
+        "redsync" => peers::redsync(),
+        _ => println!("usage: bench redis [serial|many|drain|steady|held|redlock|peers|peers64|peers5|redsync]"),
     }
 }
 
@@ -122,7 +128,7 @@ const KEEP_MANY: &str = "local kept = 0 for _, key in ipairs(KEYS) do
 
 /// Two commands by hand on one multiplexed connection.
 #[derive(Clone)]
-struct Floor {
+pub(crate) struct Floor {
     connection: MultiplexedConnection,
     ours: [Loaded; 3],
     take: Loaded,
@@ -130,7 +136,7 @@ struct Floor {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     /// The store's own scripts.
     Ours,
     /// The least with a token.
@@ -140,7 +146,7 @@ enum Way {
 }
 
 impl Floor {
-    async fn new(server: &RedisServer) -> Self {
+    pub(crate) async fn new(server: &RedisServer) -> Self {
         let mut connection = connect(server).await;
         let [acquire, renew, release] = lockkeeper::stores::redis::texts();
         let acquire = Loaded::new(&mut connection, acquire).await;
@@ -154,12 +160,12 @@ impl Floor {
         self.connection.send_packed_command(&cmd).await.unwrap()
     }
 
-    async fn cycle(&mut self, way: Way, name: &str) {
+    pub(crate) async fn cycle(&mut self, way: Way, name: &str) {
         // A random holder id, as every real client makes one.
         let holder = HolderId::random().unwrap().to_hex();
-        let (fence, queue) = (format!("lk:f:{{{name}}}"), format!("lk:q:{{{name}}}"));
+        let fence = format!("lk:f:{{{name}}}");
         let taking = match way {
-            Way::Ours => self.ours[0].call(&[name, &fence, &queue], &claim(&holder)),
+            Way::Ours => self.ours[0].call(&[name], &claim(&holder).each_ref().map(String::as_str)),
             Way::Fenced => self.take.call(&[name, &fence], &[&holder, "30000"]),
             Way::Unfenced => {
                 let mut cmd = redis::cmd("SET");
@@ -169,18 +175,18 @@ impl Floor {
         };
         assert!(!matches!(self.send(taking).await, Value::Nil | Value::ServerError(_)));
         let ending = match way {
-            Way::Ours => self.ours[2].call(&[name, &fence, &queue], &[&holder, "0"]),
+            Way::Ours => self.ours[2].call(&[name], &[&format!("lk2:{holder}-"), ""]),
             _ => self.end.call(&[name], &[&holder]),
         };
         let ended = self.send(ending).await;
-        assert!(ended == Value::Int(1) || ended == Value::Array(vec![Value::Int(1)]), "{ended:?}");
+        assert_eq!(ended, Value::Int(1));
     }
 }
 
 /// The arguments of an acquire or a renewal, as long as the store's own.
-fn claim(holder: &str) -> [&str; 8] {
-    let keeper = "0123456789abcdef0123456789abcdef";
-    [holder, "x", "30000", "1", "30000", "1234567890", keeper, "bench-host:12345:"]
+fn claim(holder: &str) -> [String; 3] {
+    let waiter = "x:30000:1234567890:z0123456789abcdef0123456789abcdef";
+    [format!("lk2:{holder}-:30000:bench-host:12345::"), "30000".to_owned(), waiter.to_owned()]
 }
 
 /// One task, acquire then release.
@@ -214,7 +220,8 @@ fn serial() {
             }))
             .unwrap();
     };
-    let samples = rounds(
+    let samples = rounds_on(
+        &[server.pid()],
         24,
         2_000,
         vec![
@@ -265,10 +272,10 @@ fn many() {
         tasks.collect::<Vec<_>>()
     };
     let names = ["the store's two EVALSHA by hand", "least fenced by hand", "unfenced by hand", "lockkeeper, fenced"];
-    let mut speeds: [Vec<f64>; 4] = Default::default();
+    let mut costs: [Vec<Cost>; 4] = Default::default();
     for round in 0..=15 {
-        for (contestant, speeds) in speeds.iter_mut().enumerate() {
-            let began = Instant::now();
+        for (contestant, costs) in costs.iter_mut().enumerate() {
+            let spent = Spent::begin(&[server.pid()]);
             let tasks = match contestant {
                 0 => by_hand(Way::Ours),
                 1 => by_hand(Way::Fenced),
@@ -281,18 +288,26 @@ fn many() {
                 }
             });
             if round > 0 {
-                speeds.push((TASKS * EACH) as f64 / began.elapsed().as_secs_f64());
+                costs.push(spent.end((TASKS * EACH) as f64));
             }
         }
     }
     println!("\n### Redis, {TASKS} tasks on distinct names, one connection\n");
-    println!("| | locks/s (quartiles) | x floor |\n|---|---|---|");
-    let ratio = |ours: &[f64], floor: &[f64]| {
-        quantile(&ours.iter().zip(floor).map(|(ours, floor)| ours / floor).collect::<Vec<_>>(), 0.5)
-    };
-    for (name, speed) in names.iter().zip(&speeds) {
-        let [low, mid, high] = [0.25, 0.5, 0.75].map(|q| quantile(speed, q));
-        println!("| {name} | {mid:.0} ({low:.0}–{high:.0}) | {:.2} |", ratio(speed, &speeds[0]));
+    rates(&names, &costs);
+    let speeds = [1, 3].map(|row: usize| costs[row].iter().map(|cost| 1e6 / cost.wall).collect::<Vec<_>>());
+    println!("\nlockkeeper against the least fenced floor: {:.2}x", median_ratio(&speeds[1], &speeds[0]));
+}
+
+/// A table of locks a second, with each row's ratio to the first, and the CPU of both sides for each lock.
+fn rates(names: &[&str], costs: &[Vec<Cost>]) {
+    println!("| | locks/s (quartiles) | x floor | client CPU µs | server CPU µs |\n|---|---|---|---|---|");
+    let speeds = |costs: &[Cost]| costs.iter().map(|cost| 1e6 / cost.wall).collect::<Vec<_>>();
+    let floor = speeds(&costs[0]);
+    for (name, costs) in names.iter().zip(costs) {
+        let speed = speeds(costs);
+        let [low, mid, high] = [0.25, 0.5, 0.75].map(|q| quantile(&speed, q));
+        let Cost { client, server, .. } = medians(costs);
+        let ratio = median_ratio(&speed, &floor);
+        println!("| {name} | {mid:.0} ({low:.0}–{high:.0}) | {ratio:.2} | {client:.1} | {server:.1} |");
     }
-    println!("\nlockkeeper against the least fenced floor: {:.2}x", ratio(&speeds[3], &speeds[1]));
 }

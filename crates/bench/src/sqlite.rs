@@ -2,7 +2,8 @@
 
 use crate::measure::{cpu_time, rounds, table};
 use lockkeeper::Keeper;
-use lockkeeper::stores::sqlite::{END, SqliteOptions, SqliteStore, Synchronous, TAKE};
+pub(crate) use lockkeeper::stores::sqlite::Synchronous;
+use lockkeeper::stores::sqlite::{END, SqliteOptions, SqliteStore, TAKE};
 use rusqlite::{Connection, named_params};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -72,12 +73,12 @@ fn many_tasks(runtime: &tokio::runtime::Runtime, keeper: &Keeper, level: &str, c
 }
 
 /// The two statements of a cycle, prepared once, on the tables that the store itself made.
-struct Floor {
+pub(crate) struct Floor {
     conn: Connection,
 }
 
 impl Floor {
-    fn open(path: &Path, synchronous: Synchronous) -> Self {
+    pub(crate) fn open(path: &Path, synchronous: Synchronous) -> Self {
         let mut options = SqliteOptions::default();
         options.synchronous = synchronous;
         drop(SqliteStore::open(path, options).unwrap());
@@ -87,7 +88,7 @@ impl Floor {
         Self { conn }
     }
 
-    fn cycle(&self, name: &str) {
+    pub(crate) fn cycle(&self, name: &str) {
         let now = i64::try_from(lockkeeper::clock::system_now().as_micros()).unwrap();
         let wall = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_micros()).unwrap();
         let holder = lockkeeper::HolderId::random().unwrap().to_u128().to_be_bytes();

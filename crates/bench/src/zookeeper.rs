@@ -5,7 +5,8 @@ use lockkeeper::Keeper;
 use std::time::{Duration, Instant};
 use testkit::ZooKeeperServer;
 use tokio::runtime::Runtime;
-use zookeeper_client::{Acls, Client, CreateMode};
+pub(crate) use zookeeper_client::Client;
+use zookeeper_client::{Acls, CreateMode};
 
 /// How many tasks ask at once, each for a lock of its own.
 const TASKS: u32 = 64;
@@ -15,7 +16,7 @@ pub(crate) fn run() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let url = format!("{}/bench?session_timeout=60s", server.url());
     let keeper = runtime.block_on(Keeper::connect(&url)).unwrap();
-    let client = runtime.block_on(by_hand(&server));
+    let client = runtime.block_on(by_hand(&server, TASKS));
     serial(&runtime, &keeper, &client);
     many(&runtime, &keeper, &client);
     let other = runtime.block_on(Keeper::connect(&url)).unwrap();
@@ -23,18 +24,18 @@ pub(crate) fn run() {
 }
 
 /// A client with a directory for each task.
-async fn by_hand(server: &ZooKeeperServer) -> Client {
+pub(crate) async fn by_hand(server: &ZooKeeperServer, tasks: u32) -> Client {
     let connector = Client::connector().with_session_timeout(Duration::from_secs(60));
     let client = connector.connect(&format!("127.0.0.1:{}", server.port())).await.unwrap();
     let node = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    for task in 0..=TASKS {
+    for task in 0..=tasks {
         client.mkdir(&format!("/hand/{task}"), &node).await.unwrap();
     }
     client
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+pub(crate) enum Way {
     /// No lock: the client does not check for other holders.
     Writes,
     /// Each answer is waited for.
@@ -44,7 +45,7 @@ enum Way {
 }
 
 /// Takes and gives back a lock that is free.
-async fn cycle(client: &Client, way: Way, dir: &str) {
+pub(crate) async fn cycle(client: &Client, way: Way, dir: &str) {
     let (path, node) = (format!("{dir}/lock-"), CreateMode::EphemeralSequential.with_acls(Acls::anyone_all()));
     let making = client.create(&path, b"127.0.0.1", &node);
     let number = match way {

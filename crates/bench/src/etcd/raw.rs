@@ -95,13 +95,13 @@ struct Granted {
 
 /// A connection and a lease.
 #[derive(Clone)]
-pub(super) struct Raw {
+pub(crate) struct Raw {
     channel: Channel,
     lease: i64,
 }
 
 impl Raw {
-    pub(super) async fn connect(port: u16) -> Self {
+    pub(crate) async fn connect(port: u16) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap().tcp_nodelay(true);
         let channel = endpoint.connect().await.unwrap();
         let granted: Granted = call(&channel, "/etcdserverpb.Lease/LeaseGrant", Grant { ttl: 3600 }).await;
@@ -109,7 +109,7 @@ impl Raw {
     }
 
     /// Takes a lock that is free and gives it back.
-    pub(super) async fn cycle(&self, name: &str) {
+    pub(crate) async fn cycle(&self, name: &str) {
         let key = format!("{name}/{:x}", self.lease);
         let value = "x".repeat(32);
         let put = Kind::Put(Put { key: key.clone(), value, lease: self.lease });
@@ -118,7 +118,7 @@ impl Raw {
     }
 
     /// The same in the messages of a lock: the value says who, and the first in line is read.
-    pub(super) async fn cycle_in_line(&self, name: &str) {
+    pub(crate) async fn cycle_in_line(&self, name: &str) {
         let key = format!("{name}/{:x}-0", self.lease);
         let value = "x".repeat(80);
         let put = Kind::Put(Put { key: key.clone(), value, lease: self.lease });

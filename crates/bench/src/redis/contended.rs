@@ -3,7 +3,7 @@
 //! waiter, the least there is; once with tasks on the runtime and the driver that the locks use.
 
 use super::{client, connect, pin, runtime, wire};
-use crate::measure::quantile;
+use crate::measure::{Cost, Spent, medians, quantile};
 use lockkeeper::Keeper;
 use redis::Cmd;
 use redis::aio::MultiplexedConnection;
@@ -238,9 +238,10 @@ pub(super) fn drain() {
     pin(1);
     println!("\n### Redis, hand-over: all wait, the lock is released, each holds it once for 0–1 ms\n");
     println!(
-        "| waiters | | p50 µs | p99 µs | x floor (p50) | x floor (p99) | x tasks (p50) | x tasks (p99) | wire commands per grant |"
+        "| waiters | | p50 µs | p99 µs | x floor (p50) | x floor (p99) | x tasks (p50) | x tasks (p99) | wire commands per grant \
+         | client CPU µs per grant | server CPU µs per grant |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
     for (waiters, rounds) in [(8, 80), (64, 20)] {
         let server = RedisServer::new();
         let runtime = runtime();
@@ -250,11 +251,21 @@ pub(super) fn drain() {
         let mut handed: [Vec<f64>; SUBJECTS] = Default::default();
         // Counted for the locks only: the batons' commands in this part are not told apart from their set-up.
         let mut sent = [0; SUBJECTS];
+        // From the first call to the last release: to get in line is part of it.
+        let mut costs: [Vec<Cost>; SUBJECTS] = Default::default();
+        let (pids, each) = ([server.pid()], waiters as f64);
         for round in 0..=rounds {
-            let mut all = vec![batons.run(Duration::ZERO), task_batons.run(&runtime)];
-            for (group, sent) in groups.iter().zip(&mut sent[2..]) {
+            let spent = Spent::begin(&pids);
+            let mut all = vec![batons.run(Duration::ZERO)];
+            costs[0].push(spent.end(each));
+            let spent = Spent::begin(&pids);
+            all.push(task_batons.run(&runtime));
+            costs[1].push(spent.end(each));
+            for ((group, sent), costs) in groups.iter().zip(&mut sent[2..]).zip(&mut costs[2..]) {
                 let before = wire(&server);
+                let spent = Spent::begin(&pids);
                 let (seen, beside) = runtime.block_on(group.run(waiters, Duration::ZERO));
+                costs.push(spent.end(each));
                 *sent += if round > 0 { wire(&server) - before - beside } else { 0 };
                 all.push(seen);
             }
@@ -267,7 +278,8 @@ pub(super) fn drain() {
         }
         let [threads, tasks] = [0, 1].map(|floor: usize| [0.5, 0.99].map(|q| quantile(&handed[floor], q)));
         let names = [NAMES[0], "the same with tasks", NAMES[1], "lockkeeper, 4 keepers", "lockkeeper, one keeper"];
-        for ((name, handed), sent) in names.iter().zip(&handed).zip(sent) {
+        for (((name, handed), sent), costs) in names.iter().zip(&handed).zip(sent).zip(&costs) {
+            let Cost { client, server, .. } = medians(&costs[1..]);
             let [p50, p99] = [0.5, 0.99].map(|q| quantile(handed, q));
             let [a50, a99, b50, b99] = [p50 / threads[0], p99 / threads[1], p50 / tasks[0], p99 / tasks[1]];
             let each = match sent {
@@ -275,7 +287,8 @@ pub(super) fn drain() {
                 sent => format!("{:.2}", sent as f64 / handed.len() as f64),
             };
             println!(
-                "| {waiters} | {name} | {p50:.0} | {p99:.0} | {a50:.2} | {a99:.2} | {b50:.2} | {b99:.2} | {each} |"
+                "| {waiters} | {name} | {p50:.0} | {p99:.0} | {a50:.2} | {a99:.2} | {b50:.2} | {b99:.2} | {each} \
+                 | {client:.0} | {server:.0} |"
             );
         }
     }

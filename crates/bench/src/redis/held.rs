@@ -36,8 +36,7 @@ pub(super) fn run() {
 
 /// What the server has used so far, in µs.
 fn server_cpu(server: &RedisServer) -> f64 {
-    let field = |name: &str| server.info(name).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
-    (field("used_cpu_user") + field("used_cpu_sys")) * 1e6
+    crate::measure::server_cpu(&[server.pid()]).as_secs_f64() * 1e6
 }
 
 async fn hold(server: &RedisServer, names: &[String]) -> (f64, f64, u64, usize) {
@@ -82,7 +81,7 @@ fn by_hand(server: &RedisServer, runtime: &tokio::runtime::Runtime, names: &[Str
         Loaded::new(&mut connect(server).await, text).await
     });
     let value = match floor {
-        Floor::Ours => format!("lk1:{holder}:1794624000000000:30000:1794624000000000:-:bench-host:12345:"),
+        Floor::Ours => format!("lk2:{holder}-:30000:bench-host:12345::1794624000000000"),
         Floor::Least | Floor::Many => holder.to_owned(),
     };
     let mut connection = client(server).get_connection().unwrap();
@@ -103,9 +102,8 @@ fn by_hand(server: &RedisServer, runtime: &tokio::runtime::Runtime, names: &[Str
                 continue;
             }
             for name in names {
-                let (fence, queue) = (format!("lk:f:{{{name}}}"), format!("lk:q:{{{name}}}"));
                 pipeline.add_command(match floor {
-                    Floor::Ours => script.call(&[name, &fence, &queue], &claim(holder)),
+                    Floor::Ours => script.call(&[name], &claim(holder).each_ref().map(String::as_str)),
                     Floor::Least | Floor::Many => script.call(&[name], &[holder, "30000"]),
                 });
             }
