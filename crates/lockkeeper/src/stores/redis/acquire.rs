@@ -1,7 +1,7 @@
 //! Acquiring: the call for a claim, and what its replies mean. Renewals of waiters send and read the same.
 
 use super::RedisStore;
-use super::driver::script::{Call, Reply};
+use super::driver::call::{Call, Reply};
 use super::error::{out_of_tokens, unexpected_reply};
 use super::keys::{self, Keys};
 use super::layout::Step;

@@ -2,9 +2,10 @@
 //! of their script while the connection is busy.
 
 use super::RedisStore;
+use super::driver::call::Call;
 use super::driver::connections::Connection;
 use super::driver::gather::{Run, send_claim};
-use super::driver::script::{Call, is_missing};
+use super::driver::script::is_missing;
 use super::error::{is_fatal, map_err};
 use super::keys;
 use super::layout::Step;

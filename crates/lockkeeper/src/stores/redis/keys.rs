@@ -1,6 +1,6 @@
 //! Names of keys, and the text of values, readable with `redis-cli`.
 
-use super::driver::script::Call;
+use super::driver::call::Call;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 pub(in crate::stores) use crate::redis_slots::{SLOTS, companion};

@@ -57,8 +57,9 @@ use crate::store::{
 use crate::stores::shared::timing::call_limit;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
+use driver::call::Call;
 use driver::connections::Connections;
-use driver::script::{self, Call, Terms};
+use driver::script::{self, Terms};
 use error::unexpected_reply;
 use keys::Keys;
 use layout::{Layout, Step};

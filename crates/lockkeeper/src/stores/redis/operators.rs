@@ -3,9 +3,9 @@
 //! Every page of a listing looks at all keys, so that it shows each lock once and in order.
 
 use super::RedisStore;
+use super::driver::call::{Call, Reply, bytes, text};
 use super::driver::connections::Connection;
 use super::driver::gather;
-use super::driver::script::{Call, Reply, bytes, text};
 use super::error::{map_err, out_of_tokens, unexpected_reply};
 use super::keys::{self, scan_pattern};
 use super::layout::Step;

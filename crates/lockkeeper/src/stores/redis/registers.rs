@@ -1,7 +1,8 @@
 //! Registers: small values behind a fence. They look alike in every layout.
 
 use super::RedisStore;
-use super::driver::script::{self, Call, Reply, Script, Terms, scripts};
+use super::driver::call::{Call, Reply};
+use super::driver::script::{self, Script, Terms, scripts};
 use super::error::unexpected_reply;
 use super::keys::{companion, millis};
 use crate::error::{Error, Result};

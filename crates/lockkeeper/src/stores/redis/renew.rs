@@ -3,7 +3,8 @@
 //! One script renews up to a hundred plain holds at once: for client and server a third of the work of a script each.
 
 use super::acquire::refused;
-use super::driver::script::{self, Call, Reply, Terms};
+use super::driver::call::{Call, Reply};
+use super::driver::script::{self, Terms};
 use super::error::unexpected_reply;
 use super::keys::{self, Keys};
 use super::layout::Step;

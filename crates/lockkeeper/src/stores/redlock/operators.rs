@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::machine::quorum::quorum;
 use crate::name::LockName;
 use crate::store::{Attempt, Break, Claim, Cursor, Held, HolderRecord, Mode, Note, Page, Record, Store};
-use crate::stores::redis::driver::script::Call;
+use crate::stores::redis::driver::call::Call;
 use crate::stores::redis::error::unexpected_reply;
 use crate::stores::redis::keys::{exclusive, parse_holder, scan_pattern};
 use crate::stores::shared::timing::ANSWER_LIMIT;

@@ -7,7 +7,7 @@ use super::texts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::quorum::{Ballot, Verdict, Vote, quorum};
 use crate::store::{Attempt, Claim, Grant, Mode};
-use crate::stores::redis::driver::script::{Call, Reply};
+use crate::stores::redis::driver::call::{Call, Reply};
 use crate::stores::redis::keys::{companion, millis};
 use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::token::{HolderId, Token};

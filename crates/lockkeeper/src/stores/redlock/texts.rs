@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::name::LockName;
 use crate::store::{Claim, Note};
-use crate::stores::redis::driver::script::Call;
+use crate::stores::redis::driver::call::Call;
 use crate::stores::redis::keys::{Keys, companion, note_text};
 use crate::token::HolderId;
 use std::io::Write;

@@ -1,7 +1,8 @@
 //! Scripts in a Cluster: each call goes to the owner of its slot, and on to wherever that server sends it.
 
+use super::call::Call;
 use super::connections::Connections;
-use super::script::{Call, Failure, Script, Terms, on_node};
+use super::script::{Failure, Script, Terms, on_node};
 use crate::error::{Error, Result};
 use crate::stores::redis::error::timed_out;
 use crate::stores::redis::keys;

@@ -1,11 +1,12 @@
-//! How calls are sent: at once while a connection is idle; gathered into one write while it is busy.
+//! How calls are sent: at once while a connection has little to do; gathered into one write while it is busy.
 //!
 //! With a write for every call, writing is half the work of a client with many tasks, and most of a server's. Tasks whose
 //! answers came together are ready together. So a busy connection lets all ready tasks run before it writes. Acquires
 //! that were gathered are one run of their script, and so are releases.
 
+use super::call::{self, Call};
 use super::connections::{Connection, Line};
-use super::script::{self, Call, Script};
+use super::script::Script;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
 use std::future::{Future, poll_fn};
@@ -18,6 +19,10 @@ use tokio::task::unconstrained;
 
 /// The most calls of one write: the server answers no other client meanwhile.
 const MOST: usize = 128;
+
+/// From how many calls under way on a connection is busy. Below that a write for each is faster: a claim that follows a
+/// release goes out right behind it.
+const BUSY: usize = 2;
 
 /// Calls that wait for their write, and where the answers go.
 enum Parcel {
@@ -44,7 +49,9 @@ impl Parcel {
 
 /// The queue of one shared connection.
 pub(super) struct Gather {
-    under_way: Arc<AtomicUsize>,
+    under_way: AtomicUsize,
+    /// Parcels that the driver does not have yet.
+    waiting: Arc<AtomicUsize>,
     queue: mpsc::UnboundedSender<Parcel>,
 }
 
@@ -61,28 +68,34 @@ impl Gather {
     /// Starts on the current runtime; ends with the connection.
     pub(super) fn start(driver: MultiplexedConnection) -> Self {
         let (queue, parcels) = mpsc::unbounded_channel();
-        tokio::spawn(run(driver, parcels));
-        Self { under_way: Arc::default(), queue }
+        let waiting = Arc::<AtomicUsize>::default();
+        tokio::spawn(run(driver, parcels, waiting.clone()));
+        Self { under_way: AtomicUsize::new(0), waiting, queue }
     }
 
-    /// Counts a call, and says whether none was under way. Only then it is sent directly: no call may overtake one that is
-    /// still being gathered. A release that undoes an acquire relies on this order.
+    /// Counts a call, and says whether it is sent directly. Never while another is being gathered: no call may overtake
+    /// it. A release that undoes an acquire relies on this order.
     fn begin(&self) -> (Flight<'_>, bool) {
         let before = self.under_way.fetch_add(1, Ordering::Relaxed);
-        (Flight(&self.under_way), before == 0)
+        (Flight(&self.under_way), before < BUSY && self.waiting.load(Ordering::Acquire) == 0)
+    }
+
+    fn put(&self, parcel: Parcel) {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        // The receiver is gone only with its runtime; then the answer's channel is closed too.
+        let _ = self.queue.send(parcel);
     }
 
     async fn send(&self, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
         let count = commands.len();
         let (answers, answered) = oneshot::channel();
-        // The receiver is gone only with its runtime; the answer below says so.
-        let _ = self.queue.send(Parcel::Commands(commands, answers));
+        self.put(Parcel::Commands(commands, answers));
         answered.await.unwrap_or_else(|_| (0..count).map(|_| Err(ended())).collect())
     }
 
     async fn send_claim(&self, run: Run) -> RedisResult<Value> {
         let (answer, answered) = oneshot::channel();
-        let _ = self.queue.send(Parcel::Claim(run, answer));
+        self.put(Parcel::Claim(run, answer));
         answered.await.unwrap_or_else(|_| Err(ended()))
     }
 }
@@ -145,7 +158,7 @@ async fn send_now(mut driver: MultiplexedConnection, commands: Vec<Cmd>) -> Vec<
     }
 }
 
-async fn run(driver: MultiplexedConnection, mut parcels: mpsc::UnboundedReceiver<Parcel>) {
+async fn run(driver: MultiplexedConnection, mut parcels: mpsc::UnboundedReceiver<Parcel>, waiting: Arc<AtomicUsize>) {
     while let Some(first) = parcels.recv().await {
         // The first call woke this task before the other ready tasks had their turn.
         tokio::task::yield_now().await;
@@ -158,8 +171,11 @@ async fn run(driver: MultiplexedConnection, mut parcels: mpsc::UnboundedReceiver
             together.push(next);
         }
         // The driver has these commands before any later ones, which need not wait for these answers.
+        let count = together.len();
         let mut delivery = Box::pin(deliver(driver.clone(), together));
-        if poll_fn(|cx| Poll::Ready(delivery.as_mut().poll(cx))).await.is_pending() {
+        let sent = poll_fn(|cx| Poll::Ready(delivery.as_mut().poll(cx))).await;
+        waiting.fetch_sub(count, Ordering::AcqRel);
+        if sent.is_pending() {
             tokio::spawn(delivery);
         }
     }
@@ -184,8 +200,8 @@ async fn deliver(driver: MultiplexedConnection, parcels: Vec<Parcel>) {
         let mut claims = claims.into_iter().peekable();
         while claims.peek().is_some() {
             let (calls, answers): (Vec<Call>, Vec<_>) =
-                claims.by_ref().take(script::TOGETHER).map(|(run, answer)| (run.call, answer)).unzip();
-            commands.push(script::together(script, calls.iter()));
+                claims.by_ref().take(call::TOGETHER).map(|(run, answer)| (run.call, answer)).unzip();
+            commands.push(call::together(script, calls.iter()));
             batches.push(answers);
         }
     }
@@ -195,7 +211,7 @@ async fn deliver(driver: MultiplexedConnection, parcels: Vec<Parcel>) {
         let _ = answers.send(told.by_ref().take(count).collect());
     }
     for answers in batches {
-        let all = script::apart(told.next().unwrap_or(Ok(Value::Nil)), answers.len());
+        let all = call::apart(told.next().unwrap_or(Ok(Value::Nil)), answers.len());
         for (answer, told) in answers.into_iter().zip(all) {
             let _ = answer.send(told);
         }

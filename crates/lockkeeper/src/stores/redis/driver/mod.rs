@@ -1,6 +1,7 @@
 //! How commands reach the server: [`connections`] opens connections, [`routes`] finds the server of a key, [`gather`]
-//! writes commands, [`script`] runs scripts, [`cluster`] follows redirections, [`replicas`] waits for replicas.
+//! writes commands, [`call`] is what a script is sent and answers, [`script`] runs scripts, [`cluster`] follows redirections, [`replicas`] waits for replicas.
 
+pub(in crate::stores) mod call;
 mod cluster;
 pub(in crate::stores) mod connections;
 pub(in crate::stores) mod gather;

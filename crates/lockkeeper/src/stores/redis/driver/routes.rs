@@ -1,8 +1,8 @@
 //! Which server a key lives on: the one of the URL, the primary the Sentinels name, or the owner of a Cluster slot.
 
+use super::call::bytes;
 use super::connections::{self, Connections};
 use super::gather;
-use super::script::bytes;
 use crate::error::{Error, Result};
 use crate::stores::redis::error::map_err;
 use crate::stores::redis::keys;
