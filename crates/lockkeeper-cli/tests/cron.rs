@@ -214,7 +214,9 @@ fn a_signal_ends_the_command_and_the_daemon() {
     let place = Place::new();
     let script = "echo $$ > pid; exec sleep 1000";
     for daemon in [&["--every", "24h"] as &[&str], &["--every", "1s", "--ttl", "1s", "--daemon"]] {
-        let running = place.start(&[&["cron"], daemon, &["job", "--", "sh", "-c", script]].concat());
+        // Names of their own: in the afternoon the nearest window of a day is tomorrow's, and later ones of this name follow it.
+        let name = format!("job-{}", daemon.len());
+        let running = place.start(&[&["cron"], daemon, &[&name, "--", "sh", "-c", script]].concat());
         let command: i32 = place.number("pid").try_into().unwrap();
         running.signal(Signal::INT);
         let ended = running.wait_for(Duration::from_secs(60));

@@ -45,6 +45,8 @@ fn act() {
             }
             rounds += 1;
         }
+        // A drop waits only briefly for the releases of names that were not needed.
+        keeper.close(PATIENCE).await.expect("closed");
         rounds
     });
     println!("rounds={rounds}");
