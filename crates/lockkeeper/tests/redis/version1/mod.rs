@@ -4,9 +4,11 @@ use redis::Value;
 use std::time::{Duration, Instant};
 use testkit::RedisServer;
 
-const ACQUIRE: &str = include_str!("acquire.lua");
-const RENEW: &str = include_str!("renew.lua");
-const RELEASE: &str = include_str!("release.lua");
+const ACQUIRE: &str =
+    concat!(include_str!("acquire_fast.lua"), include_str!("common.lua"), include_str!("acquire.lua"));
+const RENEW: &str = concat!(include_str!("renew_fast.lua"), include_str!("common.lua"), include_str!("renew.lua"));
+const RELEASE: &str =
+    concat!(include_str!("release_fast.lua"), include_str!("common.lua"), include_str!("release.lua"));
 
 /// One claim of such a client.
 pub(crate) struct Old {
