@@ -6,11 +6,11 @@ use super::error::{out_of_tokens, unexpected_reply};
 use super::keys::{self, Keys};
 use super::layout::Step;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Attempt, Claim, Grant, Held, Mode, Note};
+use crate::store::{Attempt, Claim, Grant, Held, Mode};
 use crate::token::Token;
 use redis::Value;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 impl RedisStore {
@@ -53,7 +53,7 @@ impl RedisStore {
 
     /// The arguments of an acquire or a renewal.
     pub(super) fn claim_args(&self, call: Call, claim: &Claim, channel: &str) -> Call {
-        let note = self.note_text(&claim.note);
+        let note = self.notes.text(&claim.note);
         call.with(|text| keys::push_head(text, claim, &note)).with(|text| keys::push_millis(text, claim.ttl)).with(
             |text| {
                 keys::push_mode(text, claim.mode);
@@ -67,18 +67,6 @@ impl RedisStore {
                 }
             },
         )
-    }
-
-    fn note_text(&self, note: &Arc<Note>) -> Arc<str> {
-        let mut last = self.note.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*last {
-            Some((of, text)) if Arc::ptr_eq(of, note) => text.clone(),
-            _ => {
-                let text: Arc<str> = keys::note_text(note).into();
-                *last = Some((note.clone(), text.clone()));
-                text
-            }
-        }
     }
 
     /// Reads `{0, info, lease left, place}`: who holds, and the claim's place in line.

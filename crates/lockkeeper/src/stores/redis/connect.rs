@@ -5,6 +5,7 @@ use super::driver::connections::Connections;
 use super::driver::gather::send;
 use super::error::timed_out;
 use super::events;
+use super::keys::Notes;
 use super::options::{Kind, Options};
 use crate::error::{Error, Result};
 use crate::store::Store;
@@ -28,7 +29,7 @@ impl RedisStore {
         let mut store = Self {
             connections: Connections::listening(Options::parse(scheme, place, pairs)?),
             keeper: events::new_channel()?,
-            note: std::sync::Mutex::default(),
+            notes: Notes::default(),
             missed: AtomicBool::new(false),
             evicts: false,
         };

@@ -9,6 +9,7 @@ use crate::store::{Claim, HolderRecord, Mode, Note};
 use crate::stores::shared::timing::TOMBSTONE_EXTRA;
 use crate::token::{HolderId, Token};
 use crate::{clock, text};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Names of Lockkeeper's own keys begin with this.
@@ -50,7 +51,7 @@ impl Keys {
 }
 
 /// Refuses the names of Lockkeeper's own keys.
-pub(super) fn check_name(name: &LockName) -> Result<()> {
+pub(in crate::stores) fn check_name(name: &LockName) -> Result<()> {
     if !name.as_bytes().starts_with(OURS) {
         return Ok(());
     }
@@ -168,7 +169,7 @@ pub(super) fn parse_mode(text: &str) -> Option<Mode> {
 }
 
 /// `host:pid:label`, all of it ASCII without spaces.
-pub(in crate::stores) fn note_text(note: &Note) -> String {
+fn note_text(note: &Note) -> String {
     let mut text = String::new();
     push_text(&mut text, &note.host);
     text.push(':');
@@ -176,6 +177,24 @@ pub(in crate::stores) fn note_text(note: &Note) -> String {
     text.push(':');
     push_text(&mut text, &note.label);
     text
+}
+
+/// The text of the note that was used last: the claims of a lock share one.
+#[derive(Debug, Default)]
+pub(in crate::stores) struct Notes(Mutex<Option<(Arc<Note>, Arc<str>)>>);
+
+impl Notes {
+    pub(in crate::stores) fn text(&self, note: &Arc<Note>) -> Arc<str> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((known, text)) if Arc::ptr_eq(known, note) => text.clone(),
+            _ => {
+                let text: Arc<str> = note_text(note).into();
+                *last = Some((note.clone(), text.clone()));
+                text
+            }
+        }
+    }
 }
 
 pub(super) fn parse_note(text: &str) -> Option<Note> {
@@ -269,6 +288,15 @@ mod tests {
         assert!(text.is_ascii() && !text.contains(' '), "{text}");
         assert_eq!(parse_note(&text), Some(note));
         assert_eq!(parse_note("%zz:1:x"), None);
+    }
+
+    #[test]
+    fn a_note_is_made_once_and_another_is_not_taken_for_it() {
+        let (notes, first) = (Notes::default(), Arc::new(Note::new("h", 1, "first")));
+        let text = notes.text(&first);
+        assert!(Arc::ptr_eq(&text, &notes.text(&first)));
+        assert_eq!(&*notes.text(&Arc::new(Note::new("h", 1, "second"))), "h:1:second");
+        assert_eq!(notes.text(&first), text);
     }
 
     #[test]

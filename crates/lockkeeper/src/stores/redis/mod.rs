@@ -52,7 +52,7 @@ use crate::error::Result;
 use crate::name::LockName;
 use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Guarantee, Note, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
+    Attempt, Break, Claim, Cursor, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
 };
 use crate::stores::shared::timing::call_limit;
 use crate::token::{HolderId, Token};
@@ -61,12 +61,12 @@ use driver::call::Call;
 use driver::connections::Connections;
 use driver::script::{self, Terms};
 use error::unexpected_reply;
-use keys::Keys;
+use keys::{Keys, Notes};
 use layout::{Layout, Step};
 use options::Kind;
 use redis::Value;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Locks on a Redis or Valkey server; see the [module](self).
@@ -79,8 +79,7 @@ pub struct RedisStore {
     missed: AtomicBool,
     /// Whether the server may evict locks, as it said when the store connected.
     evicts: bool,
-    /// The text of the note that was sent last: most claims of a keeper have the same.
-    note: Mutex<Option<(Arc<Note>, Arc<str>)>>,
+    notes: Notes,
 }
 
 impl RedisStore {

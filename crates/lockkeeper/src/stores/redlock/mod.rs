@@ -39,6 +39,7 @@ use crate::name::LockName;
 use crate::store::{
     Attempt, Break, Claim, Cursor, Guarantee, Page, Record, Release, Renewal, Runtime, Store, StoreInfo,
 };
+use crate::stores::redis::keys::Notes;
 use crate::stores::shared::connecting;
 use crate::token::Token;
 use ask::{Question, is_silence};
@@ -51,7 +52,6 @@ use race::{too_few, worse};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
-use texts::Notes;
 
 /// Locks on a majority of Redis or Valkey servers; see the [module](self).
 #[derive(Debug)]

@@ -2,20 +2,18 @@
 
 use crate::error::Result;
 use crate::name::LockName;
-use crate::store::{Claim, Note};
+use crate::store::Claim;
 use crate::stores::redis::driver::call::Call;
-use crate::stores::redis::keys::{Keys, companion, note_text};
+use crate::stores::redis::keys::{check_name, companion};
 use crate::token::HolderId;
 use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// How many digits the id of a holder has.
 const DIGITS: usize = 32;
 
 /// Refuses names that nodes cannot have.
 pub(super) fn check(name: &LockName) -> Result<()> {
-    // Its keys are made only for the error: the scripts derive them.
-    if name.as_bytes().starts_with(b"lk:") { Keys::of(name).map(drop) } else { Ok(()) }
+    check_name(name)
 }
 
 /// A call that names the lock, and its fence where the scripts cannot derive that.
@@ -64,31 +62,14 @@ fn push_hex(text: &mut Vec<u8>, holder: HolderId) {
     text.extend(bytes.iter().flat_map(|byte| [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]));
 }
 
-/// The text of the note that was used last: the claims of a lock share one.
-#[derive(Debug, Default)]
-pub(super) struct Notes(Mutex<Option<(Arc<Note>, Arc<str>)>>);
-
-impl Notes {
-    pub(super) fn text(&self, note: &Arc<Note>) -> Arc<str> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*last {
-            Some((known, text)) if Arc::ptr_eq(known, note) => text.clone(),
-            _ => {
-                let text: Arc<str> = note_text(note).into();
-                *last = Some((note.clone(), text.clone()));
-                text
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::Stamp;
     use crate::error::ErrorKind;
-    use crate::store::Mode;
-    use crate::stores::redis::keys::{exclusive, parse_holder};
+    use crate::store::{Mode, Note};
+    use crate::stores::redis::keys::{Notes, exclusive, parse_holder};
+    use std::sync::Arc;
     use std::time::Duration;
 
     #[test]
@@ -101,15 +82,6 @@ mod tests {
         let record = parse_holder(exclusive(&value).unwrap(), Mode::Exclusive, None);
         assert_eq!(record.token.map(|token| token.get()), Some(1_700_000_000_000_001));
         assert_eq!(record.note.as_ref(), Some(&*note));
-    }
-
-    #[test]
-    fn a_note_is_made_once_and_another_is_not_taken_for_it() {
-        let (notes, first) = (Notes::default(), Arc::new(Note::new("h", 1, "first")));
-        let text = notes.text(&first);
-        assert!(Arc::ptr_eq(&text, &notes.text(&first)));
-        assert_eq!(&*notes.text(&Arc::new(Note::new("h", 1, "second"))), "h:1:second");
-        assert_eq!(notes.text(&first), text);
     }
 
     #[test]
