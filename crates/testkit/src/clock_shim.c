@@ -1,4 +1,5 @@
-/* Sets the wall clock of a process off by the microseconds in a file that is mapped, so that a test can step it. */
+/* Sets the clocks of a process off by the microseconds in a file that is mapped, so that a test can step them: the wall
+   clock by the first number, the monotonic one by the second. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -11,18 +12,26 @@
 
 static volatile int64_t *offset;
 
+static void step(struct timespec *ts, int64_t micros) {
+    int64_t nanos = ts->tv_nsec + micros % 1000000 * 1000;
+    ts->tv_sec += micros / 1000000 + (nanos < 0 ? -1 : nanos / 1000000000);
+    ts->tv_nsec = nanos < 0 ? nanos + 1000000000 : nanos % 1000000000;
+}
+
 __attribute__((constructor)) static void map(void) {
     const char *path = getenv("CLOCK_OFFSET_FILE");
     int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (fd < 0) return;
-    void *at = mmap(0, 8, PROT_READ, MAP_SHARED, fd, 0);
+    void *at = mmap(0, 16, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
     if (at != MAP_FAILED) offset = at;
 }
 
 int clock_gettime(clockid_t id, struct timespec *ts) {
     int failed = syscall(SYS_clock_gettime, id, ts);
-    if (!failed && offset && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) ts->tv_sec += *offset / 1000000;
+    if (failed || !offset) return failed;
+    if (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE) step(ts, offset[0]);
+    if (id == CLOCK_MONOTONIC || id == CLOCK_MONOTONIC_COARSE) step(ts, offset[1]);
     return failed;
 }
 

@@ -42,6 +42,7 @@ pub use pty::Pty;
 pub use redis::{RedisServer, shared};
 pub use redis_groups::{RedisCluster, RedisReplicas, RedisSentinel};
 pub use rustix::process::Signal;
+pub use server_clock::ProcessClock;
 pub use temp::TempDir;
 pub use zookeeper::{Paused, ZooKeeperEnsemble, ZooKeeperServer};
 

@@ -176,6 +176,14 @@ impl MysqlServer {
         self.run(database, sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
+    /// The same, or what it complains about.
+    ///
+    /// # Errors
+    /// The server's own words.
+    pub fn try_sql(&self, sql: &str) -> Result<String, String> {
+        self.run("test", sql)
+    }
+
     fn run(&self, database: &str, sql: &str) -> Result<String, String> {
         let mut command = installed("mariadb");
         command.args(["--no-defaults", "--batch", "--skip-column-names", "--user=root", database]);

@@ -103,7 +103,7 @@ impl PostgresServer {
     }
 
     /// Starts a standby of `primary`, in step with it.
-    pub(crate) fn standby_of(primary: &Self) -> Self {
+    pub fn standby_of(primary: &Self) -> Self {
         let dir = TempDir::new();
         give_away(dir.path());
         let mut command = program("pg_basebackup");

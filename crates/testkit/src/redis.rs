@@ -57,9 +57,14 @@ impl RedisServer {
 
     /// Starts one whose clock can be stepped.
     pub fn with_clock() -> Self {
+        Self::with_clock_and(&[])
+    }
+
+    /// The same with more options.
+    pub fn with_clock_and(options: &[&str]) -> Self {
         let dir = TempDir::new();
         make_clock(&dir);
-        Self::begin(Vec::new(), dir, false)
+        Self::begin(options.iter().map(|o| (*o).to_owned()).collect(), dir, false)
     }
 
     /// Sets its clock off by so many seconds from the real one.
@@ -136,6 +141,12 @@ impl RedisServer {
     /// Starts it again on its port and directory.
     pub fn start(&mut self) {
         self.start_again();
+    }
+
+    /// Loses what it has on disk, once it is killed.
+    pub fn wipe(&self) {
+        // It may have written nothing.
+        let _ = std::fs::remove_dir_all(self.dir.join("appendonlydir"));
     }
 
     /// Freezes it.

@@ -100,6 +100,12 @@ impl ZooKeeperServer {
         self.start_again();
     }
 
+    /// Loses what it has on disk, once it is killed; its number in the ensemble stays.
+    pub fn wipe(&self) {
+        // It may have written nothing.
+        let _ = std::fs::remove_dir_all(self.dir.join("data/version-2"));
+    }
+
     /// Stops it for as long as the answer lives: it neither answers nor closes anything.
     pub fn pause(&self) -> Paused {
         let pid = self.pid();
