@@ -118,8 +118,9 @@ impl Events {
                     let core = core.clone();
                     self.jobs.push(Box::pin(async move {
                         let tomb = keys::tomb(state.session.id, holder);
-                        // Without an answer the next renewal finds out.
-                        core.why_gone(&tomb, &state.session).await.map_or(Done::Nothing, |why| Done::Gone(holder, why))
+                        let why = core.why_gone(&tomb, &state.session).await;
+                        // The key is gone for certain; only the reason may not be known.
+                        Done::Gone(holder, why.unwrap_or(LossReason::Gone))
                     }));
                 }
             }
