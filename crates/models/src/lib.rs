@@ -2,10 +2,13 @@
 //! small bounds. Each model drives the code that ships, and each has broken twins that the checker must catch.
 
 pub mod deadline;
+pub mod election;
 pub mod fenced;
 pub mod handover;
+pub mod once;
 pub mod redlock;
 pub mod session;
+pub mod sharing;
 
 use lockkeeper::clock::Stamp;
 use lockkeeper::store::Claim;

@@ -8,6 +8,7 @@
 //! rest: one claim that asks several times, and the undo messages it sends.
 
 pub mod attempts;
+pub mod permits;
 
 use lockkeeper::machine::quorum::{Ballot, Outcome, Tally, Verdict, Vote, draw, left_out_for, quorum};
 use stateright::{Model, Property};

@@ -2,7 +2,8 @@
 
 use super::super::patience::insist;
 use super::check_value;
-use super::office::{Office, Proclaimed};
+use super::office::Office;
+use super::proclaimed::Proclaimed;
 use crate::error::{ErrorKind, Result};
 use crate::guard::{Guard, Lease};
 use crate::pass::Pass;

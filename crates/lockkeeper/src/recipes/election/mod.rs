@@ -12,6 +12,12 @@ mod lead;
 mod leadership;
 mod observer;
 mod office;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod proclaimed;
+#[cfg(not(feature = "internals"))]
+#[allow(unreachable_pub, reason = "the models see it, by the feature `internals`")]
+mod proclaimed;
 
 pub use lead::After;
 pub(crate) use lead::Rounds;

@@ -2,6 +2,7 @@
 
 use super::Leader;
 use super::office::Office;
+use super::proclaimed::is_later;
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
 use crate::token::Token;
@@ -87,9 +88,7 @@ async fn find(office: Office, every: Duration, told: Option<(Token, u64)>, mut d
         office.sleep_until(due).await?;
         due = office.now().after(every);
         match office.leader().await {
-            Ok(Some(leader)) if told.is_none_or(|told| (leader.term, leader.sequence) > told) => {
-                return Ok((leader, due));
-            }
+            Ok(Some(leader)) if is_later((leader.term, leader.sequence), told) => return Ok((leader, due)),
             Ok(_) => {}
             Err(error) if error.is_retryable() => tracing::debug!(%error, "an observer could not see the leader"),
             Err(error) => return Err(error),

@@ -3,15 +3,14 @@
 use super::super::kept::Kept;
 use super::super::patience::pause;
 use super::Leader;
+use super::proclaimed::{Proclaimed, holding, latest};
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper::Keeper;
 use crate::lock::Lock;
 use crate::name::escape;
-use crate::store::Note;
 use crate::timing::back_off;
 use crate::token::Token;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
@@ -22,24 +21,6 @@ pub(super) struct Office {
     /// Of both, without the keeper's prefix.
     name: Vec<u8>,
     pub(super) register: Kept<Proclaimed>,
-}
-
-/// What stands in the register.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Proclaimed {
-    pub(super) term: u64,
-    pub(super) sequence: u64,
-    pub(super) value: String,
-    pub(super) host: String,
-    pub(super) pid: u32,
-    pub(super) label: String,
-}
-
-impl Proclaimed {
-    fn leader(self) -> Result<Leader> {
-        let holder = Note::new(self.host, self.pid, self.label);
-        Ok(Leader { term: Token::new(self.term)?, sequence: self.sequence, value: self.value, holder })
-    }
 }
 
 impl Office {
@@ -71,17 +52,13 @@ impl Office {
 
     /// The term that holds the lock.
     async fn holder(&self) -> Result<Option<Token>> {
-        let record = self.keeper.inspect(&self.name).await?;
-        Ok(record.and_then(|record| record.holders.iter().filter_map(|holder| holder.token).max()))
+        Ok(holding(self.keeper.inspect(&self.name).await?.as_ref()))
     }
 
-    /// The leader, if the term that holds the lock has proclaimed itself.
-    ///
-    /// First the lock, then the register. An earlier term in the register is over, because another one holds the lock. A
-    /// later one was granted between the two looks, so it has led since the caller asked.
+    /// The leader, if the term that holds the lock has proclaimed itself. First the lock, then the register.
     pub(super) async fn leader(&self) -> Result<Option<Leader>> {
         let Some(term) = self.holder().await? else { return Ok(None) };
-        let proclaimed = self.register.read().await?.filter(|proclaimed| proclaimed.term >= term.get());
+        let proclaimed = self.register.read().await?.filter(|proclaimed| proclaimed.leads(term));
         proclaimed.map(Proclaimed::leader).transpose()
     }
 
@@ -106,9 +83,8 @@ impl Office {
 
     /// The latest term that can be seen: one that has ended already stands in the register only.
     async fn latest(&self) -> Result<u64> {
-        let holder = self.holder().await?.map_or(0, Token::get);
-        let proclaimed = self.register.read().await?.map_or(0, |proclaimed| proclaimed.term);
-        Ok(holder.max(proclaimed))
+        let holder = self.holder().await?;
+        Ok(latest(holder, self.register.read().await?.as_ref()))
     }
 }
 

@@ -7,7 +7,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
 use crate::recipes::kept::Kept;
 use crate::recipes::patience::{insist, need_registers, pause};
-use crate::register::FENCE_LIFE;
 use crate::timing::back_off;
 use serde::de::DeserializeOwned;
 use std::future::{Future, poll_fn};
@@ -60,10 +59,10 @@ impl Once {
                 return answer.map(Begun::Settled).map_err(|e| self.named(e));
             }
         };
-        let record = Record::running(pass.token, attempt, &self.terms);
+        let record = Record::running(pass.token, attempt, left, &self.terms);
         // Not repeated when its answer is lost: the first request might arrive late, after the result, and undo it. The
         // work has not begun, so the caller may try again; then the token is higher, and a late request is refused.
-        kept.write(&pass, &record, Some(self.keep.max(FENCE_LIFE))).await?;
+        self.put(&kept, &pass, guard.lease(), &record).await?;
         let running = Running { lease: guard.lease().clone(), pass, attempt, taken_over: left };
         Ok(Begun::Ours(Box::new(Turn { once: self.clone(), kept, record, running, guard })))
     }

@@ -4,6 +4,11 @@
 //! `docs/recipes/once.md` has its layout, and what this recipe cannot do.
 
 mod begin;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod record;
+#[cfg(not(feature = "internals"))]
+#[allow(unreachable_pub, reason = "the models see it, by the feature `internals`")]
 mod record;
 mod turn;
 

@@ -1,12 +1,14 @@
-//! What the register of a key holds, and what a caller makes of it.
+//! What the register of a key holds, and what a caller makes of it. Pure: the models check it.
 
 use super::MAX_RESULT;
 use crate::error::{Error, ErrorKind, Result};
+use crate::register::FENCE_LIFE;
 use crate::token::Token;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use std::fmt::{Display, Write as _};
+use std::time::Duration;
 
 /// How much of a failure's text is kept: enough for a sentence, and no place for a page.
 const MAX_FAILURE: usize = 1000;
@@ -27,11 +29,15 @@ enum State {
 
 /// The register's value. A flat object: an enum of serde would not keep the result's text as it is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Record {
+pub struct Record {
     state: State,
     /// The runner that wrote this.
     token: u64,
     attempt: u32,
+    /// A runner before this one has begun and not ended. It stays so until the key is settled: this runner's failure says
+    /// nothing about that one's effect.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    left: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,46 +51,59 @@ pub(super) struct Record {
 
 /// What the callers of a key must agree on.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Terms {
-    pub(super) fingerprint: Option<String>,
-    pub(super) schema: Option<String>,
+pub struct Terms {
+    /// The hash of the request.
+    pub fingerprint: Option<String>,
+    /// The version of the result's type.
+    pub schema: Option<String>,
 }
 
 /// What a record means for a caller.
-pub(super) enum Verdict<T> {
+pub enum Verdict<T> {
     /// The answer, for every caller.
     Settled(Result<T>),
     /// The work has yet to be done, by the caller who has the lock.
     Open {
         /// The number of the next run.
         attempt: u32,
-        /// A runner has begun and not ended.
+        /// An earlier runner has begun and not ended.
         left: bool,
     },
 }
 
 impl Record {
-    /// Of a runner that begins.
-    pub(super) fn running(token: Token, attempt: u32, terms: &Terms) -> Self {
+    /// Of a runner that begins. `attempt` and `left` are those of the verdict.
+    pub fn running(token: Token, attempt: u32, left: bool, terms: &Terms) -> Self {
         let Terms { fingerprint, schema } = terms.clone();
         let token = token.get();
-        Self { state: State::Running, token, attempt, fingerprint, schema, result: None, reason: None }
+        Self { state: State::Running, token, attempt, left, fingerprint, schema, result: None, reason: None }
     }
 
     /// Of a run that has succeeded. A result that cannot be kept does not undo the work, so it is done all the same.
-    pub(super) fn done<T: Serialize>(&self, value: &T, limit: usize) -> Self {
+    pub fn done<T: Serialize>(&self, value: &T, limit: usize) -> Self {
         let (result, reason) = match to_raw_value(value) {
             Ok(text) if text.get().len() <= limit => (Some(text), None),
             Ok(text) => (None, Some(format!("it has {} bytes as JSON, and the limit is {limit}", text.get().len()))),
             Err(error) => (None, Some(shortened(&format_args!("it cannot be written as JSON: {error}")))),
         };
-        Self { state: State::Done, result, reason, ..self.clone() }
+        Self { state: State::Done, left: false, result, reason, ..self.clone() }
     }
 
     /// Of a run that has failed.
-    pub(super) fn failed(&self, error: &impl Display, for_good: bool) -> Self {
+    pub fn failed(&self, error: &impl Display, for_good: bool) -> Self {
         let state = if for_good { State::Failed } else { State::Open };
-        Self { state, reason: Some(shortened(error)), ..self.clone() }
+        Self { state, left: self.left && !for_good, reason: Some(shortened(error)), ..self.clone() }
+    }
+
+    /// Whether the key is settled by it, so that the same runner writes no other record after it. Only then may its write
+    /// be repeated: a copy of another record that arrives late could undo what the runner has written since.
+    pub fn settles(&self) -> bool {
+        matches!(self.state, State::Done | State::Failed)
+    }
+
+    /// How long the store keeps it, if it keeps a result for `keep`.
+    pub fn life(&self, keep: Duration) -> Duration {
+        if self.settles() { keep } else { keep.max(FENCE_LIFE) }
     }
 
     fn result<T: DeserializeOwned>(&self) -> Result<T> {
@@ -101,7 +120,7 @@ impl Record {
 }
 
 /// Judges what the register holds.
-pub(super) fn judge<T: DeserializeOwned>(found: Option<&Record>, terms: &Terms) -> Verdict<T> {
+pub fn judge<T: DeserializeOwned>(found: Option<&Record>, terms: &Terms) -> Verdict<T> {
     let Some(record) = found else { return Verdict::Open { attempt: 1, left: false } };
     // A caller without a fingerprint, such as one of an earlier version, has none to compare.
     if let (Some(theirs), Some(ours)) = (&record.fingerprint, &terms.fingerprint)
@@ -127,7 +146,8 @@ pub(super) fn judge<T: DeserializeOwned>(found: Option<&Record>, terms: &Terms) 
             Verdict::Settled(Err(Error::new(ErrorKind::Failed, text)))
         }
         State::Running | State::Open => {
-            Verdict::Open { attempt: record.attempt.saturating_add(1), left: record.state == State::Running }
+            let left = record.left || record.state == State::Running;
+            Verdict::Open { attempt: record.attempt.saturating_add(1), left }
         }
     }
 }
@@ -155,14 +175,14 @@ mod tests {
     fn a_record_is_readable_and_fits_a_register_at_its_largest() {
         let terms =
             Terms { fingerprint: Some("f".repeat(64)), schema: Some("\u{1}".repeat(super::super::begin::MAX_SCHEMA)) };
-        let running = Record::running(Token::MAX, u32::MAX, &terms);
+        let running = Record::running(Token::MAX, u32::MAX, true, &terms);
         let done = running.done(&"x".repeat(MAX_RESULT - 2), MAX_RESULT);
         assert!(done.reason.is_none());
         let bytes = serde_json::to_vec(&done).unwrap();
         assert!(bytes.len() <= crate::register::MAX_VALUE, "{}", bytes.len());
         let failed = serde_json::to_vec(&running.failed(&"\u{1}".repeat(100_000), true)).unwrap();
         assert!(failed.len() <= crate::register::MAX_VALUE, "{}", failed.len());
-        let plain = Record::running(Token::new(7).unwrap(), 1, &Terms::default()).done(&(1, "a"), 100);
+        let plain = Record::running(Token::new(7).unwrap(), 1, false, &Terms::default()).done(&(1, "a"), 100);
         let text = serde_json::to_string(&plain).unwrap();
         assert_eq!(text, r#"{"state":"done","token":7,"attempt":1,"result":[1,"a"]}"#);
         assert!(serde_json::from_str::<Record>(&text).is_ok());
@@ -170,9 +190,27 @@ mod tests {
 
     #[test]
     fn numbers_that_only_rust_has_survive() {
-        let record = Record::running(Token::MAX, 1, &Terms::default()).done(&u128::MAX, 100);
+        let record = Record::running(Token::MAX, 1, false, &Terms::default()).done(&u128::MAX, 100);
         let text = serde_json::to_string(&record).unwrap();
         let read: Record = serde_json::from_str(&text).unwrap();
         assert_eq!(read.result::<u128>().unwrap(), u128::MAX);
+    }
+
+    #[test]
+    fn a_failure_does_not_hide_the_runner_before_it_that_never_ended() {
+        let terms = Terms::default();
+        let verdict = |record: &Record| {
+            let text = serde_json::to_string(record).unwrap();
+            match judge::<()>(Some(&serde_json::from_str(&text).unwrap()), &terms) {
+                Verdict::Open { attempt, left } => (attempt, left),
+                Verdict::Settled(_) => panic!("{text}"),
+            }
+        };
+        let killed = Record::running(Token::MAX, 1, false, &terms);
+        assert_eq!(verdict(&killed), (2, true));
+        let failed = Record::running(Token::MAX, 2, true, &terms).failed(&"the bank is closed", false);
+        assert_eq!(verdict(&failed), (3, true), "what the first one did is still not known");
+        assert_eq!(verdict(&killed.failed(&"the bank is closed", false)), (2, false));
+        assert!(!serde_json::to_string(&failed.done(&(), 100)).unwrap().contains("left"));
     }
 }

@@ -89,7 +89,7 @@ impl Turn {
             }
             Err(error) => {
                 let for_good = self.once.on_failure == OnFailure::Keep;
-                self.fail(self.record.failed(&error, for_good), for_good).await;
+                self.fail(self.record.failed(&error, for_good)).await;
                 give_back(self.guard).await;
                 return Err(error);
             }
@@ -103,29 +103,29 @@ impl Turn {
         Ok(answer?)
     }
 
-    /// Writes the result for as long as it takes: a repeat writes the same.
+    /// Writes the result.
     async fn store(&self, record: &Record) -> Result<()> {
         let Self { once, kept, running, .. } = self;
-        let write = || kept.write(&running.pass, record, Some(once.keep));
-        insist(&once.keeper, &running.lease, write).await.map_err(|e| {
+        once.put(kept, &running.pass, &running.lease, record).await.map_err(|e| {
             let text = format!("the work is done, but its result was not stored: {}", e.message());
             once.named(e.reworded(text))
         })
     }
 
     /// Writes the failure. If that fails too, the key stays "running" and the next caller takes over, which is safe.
-    async fn fail(&self, record: Record, for_good: bool) {
+    async fn fail(&self, record: Record) {
         let Self { once, kept, running, .. } = self;
-        let written = if for_good {
-            let write = || kept.write(&running.pass, &record, Some(once.keep));
-            insist(&once.keeper, &running.lease, write).await
-        } else {
-            let life = once.keep.max(crate::register::FENCE_LIFE);
-            kept.write(&running.pass, &record, Some(life)).await
-        };
-        if let Err(error) = written {
+        if let Err(error) = once.put(kept, &running.pass, &running.lease, &record).await {
             tracing::warn!(%error, "the work has failed, and that could not be stored");
         }
+    }
+}
+
+impl Once {
+    /// Writes a record. What settles the key is written for as long as the lease lasts, anything else once.
+    pub(super) async fn put(&self, kept: &Kept<Record>, pass: &Pass, lease: &Lease, record: &Record) -> Result<()> {
+        let write = || kept.write(pass, record, Some(record.life(self.keep)));
+        if record.settles() { insist(&self.keeper, lease, write).await } else { write().await }
     }
 }
 

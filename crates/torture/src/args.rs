@@ -1,0 +1,95 @@
+//! The command line.
+
+use crate::history::Class;
+use crate::rig::Mode;
+use crate::worker::{SectionArgs, Sections};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Tortures locks, and checks that nothing protected by them was harmed.
+///
+/// Real servers, worker processes that use the public API, faults drawn from a seed. What happens is written to a history
+/// directory, and checked. Exits 1 when a promise was broken.
+#[derive(Debug, Parser)]
+#[command(name = "torture", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Every mode for a short time, half of it with a fixed seed and half with one that is drawn and printed.
+    Smoke(SmokeArgs),
+    /// One mode for as long as you like.
+    Run(RunArgs),
+    /// Check the history of an earlier run.
+    Check {
+        /// The directory of the history.
+        history: PathBuf,
+    },
+    /// Show that the checkers find bugs: plant one after the other, and wait until it is caught.
+    Mutants {
+        /// Only these; without it all of them.
+        names: Vec<String>,
+    },
+    /// Write the report of several histories.
+    Report {
+        /// Where the page and its pictures go.
+        #[arg(long, default_value = "docs/evidence")]
+        into: PathBuf,
+        /// The directories of the histories.
+        #[arg(required = true)]
+        histories: Vec<PathBuf>,
+    },
+    #[command(hide = true)]
+    Worker,
+    #[command(hide = true)]
+    Section(SectionArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SmokeArgs {
+    /// Only these modes; without it all whose servers the test command installs, which leaves out consul3.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) modes: Vec<Mode>,
+    /// The second seed; without it one is drawn.
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// How long faults happen on each mode, in seconds.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) seconds: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The store and its servers.
+    pub(crate) mode: Mode,
+    /// What faults are drawn from; without it a number is drawn and printed.
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// How long faults happen, in seconds.
+    #[arg(long, default_value_t = 60)]
+    pub(crate) seconds: u64,
+    /// How many worker processes.
+    #[arg(long, default_value_t = 6)]
+    pub(crate) workers: usize,
+    /// Tasks or threads of each worker.
+    #[arg(long, default_value_t = 4)]
+    pub(crate) tasks: u32,
+    /// How many Exclusive locks.
+    #[arg(long, default_value_t = 4)]
+    pub(crate) names: usize,
+    /// The mean time between two faults, in milliseconds.
+    #[arg(long, default_value_t = 800)]
+    pub(crate) gap_ms: u64,
+    /// How long sections take.
+    #[arg(long, value_enum, default_value_t = Sections::Mixed)]
+    pub(crate) sections: Sections,
+    /// Only these fault classes, of those that the mode knows; without it all.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) classes: Vec<Class>,
+    /// Where the history goes; without it a directory in the system's temporary one.
+    #[arg(long)]
+    pub(crate) history: Option<PathBuf>,
+}

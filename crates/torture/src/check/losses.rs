@@ -1,0 +1,110 @@
+//! (f) A loss is told within a TTL, and without a fault no guard is lost.
+
+use super::read::{Attempt, Grant, History};
+use super::slice::{self, millis, who};
+use super::spells::Spells;
+use super::{Finding, Property, Verdict};
+
+/// Words of reasons that are the worker's own doing: its limits, its release, its end. Without signs between them.
+const OWN: [&str; 5] = ["released", "maxhold", "stall", "closed", "fork"];
+
+/// Judges guards of locks that an operator broke, and losses in the calm part.
+pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdict) {
+    for (name, attempts) in history.names() {
+        let breaks = spells.breaks(name);
+        for attempt in attempts {
+            let late = breaks.iter().find(|spell| {
+                // The loss was true between the two lines of the nemesis.
+                let broken = |grant: &Grant| grant.at < spell.fault.at && spell.broke(grant.token);
+                attempt.grant.as_ref().is_some_and(broken)
+                    && attempt.kept.is_some_and(|(at, _)| at > spell.until + history.ttl())
+            });
+            if let (Some(spell), Some((kept, _))) = (late, attempt.kept) {
+                verdict.counts.late_losses += 1;
+                let mut lines = slice::granted(history, attempt);
+                lines.push(slice::fault(history, spell));
+                lines.extend(slice::kept(history, attempt));
+                let after = millis(kept - spell.until);
+                let sentence = format!("{} still trusted '{name}' {after} after an operator broke it", who(attempt.op));
+                let (property, slice) = (Property::Losses, slice::slice(history, lines));
+                verdict.findings.push(Finding { property, sentence, slice, excused: false });
+            }
+            groundless(history, attempt, verdict);
+        }
+    }
+}
+
+fn groundless(history: &History, attempt: &Attempt, verdict: &mut Verdict) {
+    let Some((at, reason)) = &attempt.lost else { return };
+    let plain: String = reason.chars().filter(char::is_ascii_alphabetic).collect::<String>().to_lowercase();
+    if *at >= history.meta.calm_until || OWN.iter().any(|own| plain.contains(own)) {
+        return;
+    }
+    verdict.counts.false_losses += 1;
+    let mut lines = slice::granted(history, attempt);
+    lines.extend(slice::end(attempt));
+    let sentence = format!("{} was told that '{}' is lost, before any fault", who(attempt.op), attempt.name);
+    let (property, slice) = (Property::Losses, slice::slice(history, lines));
+    verdict.findings.push(Finding { property, sentence, slice, excused: false });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{MS, Sample, findings};
+    use super::*;
+    use crate::history::Class;
+
+    fn broken(kept: u64) -> Sample {
+        let mut s = Sample::new();
+        s.meta.calm_until = 50 * MS;
+        s.asked(1, 0, "a").granted(1, 10, 5);
+        s.kept(1, kept, kept + 900);
+        s.lost(1, kept + 10, "broken");
+        s.fault(1, Class::Admin, "a", "break", (100, 110));
+        s
+    }
+
+    #[test]
+    fn a_loss_told_within_a_ttl_is_clean() {
+        assert_eq!(broken(1_110).verdict().findings, []);
+        // A break that failed breaks nothing, and that of another name neither.
+        let mut s = broken(1_200);
+        s.faults[1].detail = "failed: no route".to_owned();
+        assert_eq!(s.verdict().findings, []);
+        let mut s = broken(1_200);
+        s.faults[0].target = "b".to_owned();
+        assert_eq!(s.verdict().findings, []);
+        let mut s = broken(1_200);
+        s.faults[0].detail = "break 6".to_owned();
+        assert_eq!(s.verdict().findings, []);
+    }
+
+    #[test]
+    fn a_late_loss_is_found() {
+        let verdict = broken(1_111).verdict();
+        assert_eq!(
+            findings(&verdict),
+            "(f) worker 0, op 1 still trusted 'a' 1001.000 ms after an operator broke it\n\
+             | +0.010000s worker 0, op 1: has 'a', token 5, until +1.010000s\n\
+             | +0.100000s fault 1 until +0.110000s: admin, a: break\n\
+             | +1.111000s worker 0, op 1: still has 'a', until +2.011000s\n"
+        );
+        assert_eq!((verdict.counts.late_losses, verdict.counts.losses), (1, 1));
+    }
+
+    #[test]
+    fn a_loss_before_any_fault_is_found() {
+        let mut s = Sample::new();
+        s.meta.calm_until = 50 * MS;
+        s.asked(1, 0, "a").granted(1, 10, 5);
+        s.lost(1, 49, "gone");
+        s.asked(2, 0, "b").granted(2, 10, 5);
+        s.lost(2, 49, "max-hold");
+        assert_eq!(
+            findings(&s.verdict()),
+            "(f) worker 0, op 1 was told that 'a' is lost, before any fault\n\
+             | +0.010000s worker 0, op 1: has 'a', token 5, until +1.010000s\n\
+             | +0.049000s worker 0, op 1: is told that 'a' is lost: gone\n"
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! Faults with their duration, what they excuse, and what they do to workers.
+
+use super::read::History;
+use crate::history::{Class, Ending, Fault, Nanos, Op, worker_of};
+use std::collections::HashMap;
+
+/// For so many TTLs after its end a fault can be the reason of an overlap. A lease granted under the fault is believed for
+/// one TTL. A request that the fault held back grants or renews for another. A new leader extends leases by a third.
+const ECHO: u64 = 3;
+
+/// A fault from its beginning to its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spell<'a> {
+    /// Its first line.
+    pub(crate) fault: &'a Fault,
+    pub(crate) until: Nanos,
+    /// The last line says that the nemesis could not do it.
+    pub(crate) failed: bool,
+}
+
+/// All faults of a history.
+#[derive(Debug)]
+pub(crate) struct Spells<'a> {
+    history: &'a History,
+    /// By their beginning.
+    pub(crate) all: Vec<Spell<'a>>,
+    /// When workers were killed, or aborted by themselves.
+    deaths: HashMap<u32, Nanos>,
+}
+
+/// The number in `worker N`.
+fn worker(target: &str) -> Option<u32> {
+    target.strip_prefix("worker ")?.parse().ok()
+}
+
+impl Spell<'_> {
+    /// Whether this break ended a hold with that token. `break 7` ends only the hold with token 7.
+    pub(crate) fn broke(&self, token: u64) -> bool {
+        let only = self.fault.detail.strip_prefix("break ").and_then(|token| token.parse().ok());
+        only.is_none_or(|only: u64| only == token)
+    }
+}
+
+impl<'a> Spells<'a> {
+    pub(crate) fn of(history: &'a History) -> Self {
+        let ends: HashMap<u64, &Fault> =
+            history.faults.iter().filter(|fault| !fault.begins).map(|fault| (fault.id, fault)).collect();
+        let spell = |fault: &'a Fault| {
+            let end = ends.get(&fault.id);
+            // An act without an end is over at once; a state without one lasts until all is healed.
+            let act = matches!(fault.class, Class::KillWorker | Class::Admin | Class::Client);
+            let open = if act { fault.at } else { history.meta.healed };
+            let until = end.map_or(open, |end| end.at).max(fault.at);
+            Spell { fault, until, failed: end.is_some_and(|end| end.detail.contains("failed")) }
+        };
+        let all: Vec<Spell<'a>> = history.faults.iter().filter(|fault| fault.begins).map(spell).collect();
+        let kills = all.iter().filter(|spell| spell.fault.class == Class::KillWorker);
+        let kills = kills.filter_map(|spell| worker(&spell.fault.target).map(|number| (number, spell.fault.at)));
+        let aborts = history.attempts.iter().filter_map(|attempt| match attempt.ending {
+            Some((at, Ending::Abort)) => Some((worker_of(attempt.op), at)),
+            _ => None,
+        });
+        let mut deaths: HashMap<u32, Nanos> = HashMap::new();
+        for (number, at) in kills.chain(aborts) {
+            deaths.entry(number).and_modify(|death| *death = at.min(*death)).or_insert(at);
+        }
+        Self { history, all, deaths }
+    }
+
+    /// When the process of an operation's worker was killed, or aborted with all its operations.
+    pub(crate) fn death(&self, op: Op) -> Option<Nanos> {
+        self.deaths.get(&worker_of(op)).copied()
+    }
+
+    /// Operators who broke the lock of that name.
+    pub(crate) fn breaks(&self, name: &str) -> Vec<&Spell<'a>> {
+        let breaks = |fault: &Fault| fault.detail.starts_with("break") || fault.detail.starts_with("DEL");
+        let of = |spell: &&Spell<'a>| {
+            spell.fault.class == Class::Admin && spell.fault.target == name && breaks(spell.fault) && !spell.failed
+        };
+        self.all.iter().filter(of).collect()
+    }
+
+    /// A fault of an excusing class that can be the reason of what happened to that name and these operations at that
+    /// moment. A fault of one lock or of one worker excuses nothing elsewhere.
+    pub(crate) fn excuse(&self, at: Nanos, name: &str, ops: &[Op]) -> Option<&Spell<'a>> {
+        let echo = ECHO * self.history.ttl();
+        let concerns = |fault: &Fault| match worker(&fault.target) {
+            Some(number) => ops.iter().any(|op| worker_of(*op) == number),
+            None => fault.target == name || !self.history.has(&fault.target),
+        };
+        let excuses = |spell: &&Spell<'a>| {
+            self.history.meta.excuses.contains(&spell.fault.class)
+                && (spell.fault.at <= at && spell.until + echo >= at)
+                && concerns(spell.fault)
+        };
+        self.all.iter().rfind(excuses)
+    }
+
+    /// The first fault of an excusing class up to that moment: what a store forgets once stays forgotten.
+    pub(crate) fn before(&self, at: Nanos) -> Option<&Spell<'a>> {
+        self.all.iter().find(|spell| self.history.meta.excuses.contains(&spell.fault.class) && spell.fault.at <= at)
+    }
+}
+
+impl Class {
+    /// The class as reports and the command line spell it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::PauseWorker => "pause-worker",
+            Self::PauseNode => "pause-node",
+            Self::PauseLeader => "pause-leader",
+            Self::KillWorker => "kill-worker",
+            Self::KillNode => "kill-node",
+            Self::WipeNode => "wipe-node",
+            Self::Partition => "partition",
+            Self::Delay => "delay",
+            Self::Clock => "clock",
+            Self::Suspend => "suspend",
+            Self::Starve => "starve",
+            Self::Disk => "disk",
+            Self::Admin => "admin",
+            Self::Client => "client",
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Lockkeeper under injected faults: real servers, worker processes that use the public API, a nemesis that draws faults
+//! from a seed, and checkers of what they wrote down.
+
+mod args;
+mod check;
+mod crew;
+mod evidence;
+mod history;
+mod link;
+mod mutants;
+mod nemesis;
+mod register;
+mod report;
+mod rig;
+mod run;
+mod worker;
+
+use crate::args::{Cli, Command, RunArgs, SmokeArgs};
+use crate::rig::Mode;
+use crate::run::Plan;
+use crate::worker::Sections;
+use clap::{Parser, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+type Outcome = Result<ExitCode, Box<dyn std::error::Error>>;
+
+fn main() -> Outcome {
+    match Cli::parse().command {
+        Command::Worker => {
+            worker::work(serde_json::from_reader(std::io::stdin())?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Section(args) => {
+            worker::section_of_a_command(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Check { history } => Ok(told(checked(&history)?)),
+        Command::Run(args) => {
+            own_mounts()?;
+            Ok(told(one(&Plan::of(&args), args.history)?))
+        }
+        Command::Smoke(args) => {
+            own_mounts()?;
+            smoke(&args)
+        }
+        Command::Mutants { names } => mutants::hunt(&names),
+        Command::Report { into, histories } => {
+            evidence::write(&into, &histories)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+impl Plan {
+    fn of(args: &RunArgs) -> Self {
+        Self {
+            mode: args.mode,
+            seeds: vec![args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000))],
+            time: Duration::from_secs(args.seconds),
+            workers: args.workers,
+            tasks: args.tasks,
+            names: args.names,
+            gap: Duration::from_millis(args.gap_ms),
+            sections: args.sections,
+            classes: args.classes.clone(),
+        }
+    }
+}
+
+/// The seed that every smoke run begins with.
+const FIXED: u64 = 1;
+
+fn smoke(args: &SmokeArgs) -> Outcome {
+    let installed = |mode: &&Mode| **mode != Mode::Consul3;
+    let all = || Mode::value_variants().iter().filter(installed).copied().collect();
+    let modes: Vec<Mode> = if args.modes.is_empty() { all() } else { args.modes.clone() };
+    let drawn = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let mut broken = Vec::new();
+    for mode in modes {
+        let plan = Plan {
+            mode,
+            seeds: vec![FIXED, drawn],
+            time: Duration::from_secs(args.seconds),
+            workers: 5,
+            tasks: 3,
+            names: 3,
+            gap: Duration::from_millis(400),
+            sections: Sections::Mixed,
+            classes: Vec::new(),
+        };
+        if !one(&plan, None)? {
+            broken.push(mode.name());
+        }
+    }
+    if !broken.is_empty() {
+        say(&format!("promises were broken on {}", broken.join(", ")));
+    }
+    Ok(told(broken.is_empty()))
+}
+
+/// Runs a plan and checks its history. Whether all promises were kept; then a history without a place of its own is removed.
+fn one(plan: &Plan, place: Option<PathBuf>) -> Result<bool, Box<dyn std::error::Error>> {
+    let own = || std::env::temp_dir().join(format!("torture-{}-{}", plan.mode.name(), std::process::id()));
+    let history = place.clone().unwrap_or_else(own);
+    say(&format!("\n{} with seeds {:?}, history in {}", plan.mode.name(), plan.seeds, history.display()));
+    run::run(plan, &history)?;
+    let kept = checked(&history)?;
+    if kept && place.is_none() {
+        std::fs::remove_dir_all(&history)?;
+    }
+    Ok(kept)
+}
+
+/// Prints what the checkers find. Whether all promises were kept.
+fn checked(history: &Path) -> Result<bool, Box<dyn std::error::Error>> {
+    let verdict = check::check(&check::History::read(history)?);
+    check::print(&verdict, &mut std::io::stdout().lock())?;
+    Ok(check::Property::ALL.iter().all(|property| verdict.violations(*property) == 0))
+}
+
+fn told(kept: bool) -> ExitCode {
+    if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[allow(clippy::print_stdout, reason = "this is what the program is for")]
+fn say(text: &str) {
+    println!("{text}");
+}
+
+/// Set in a process whose mounts other processes do not see.
+const INSIDE: &str = "TORTURE_INSIDE";
+
+/// Starts this program again where the disks that it fills are its own.
+fn own_mounts() -> std::io::Result<()> {
+    use std::os::unix::process::CommandExt;
+    if std::env::var_os(INSIDE).is_some() {
+        return Ok(());
+    }
+    let mut command = std::process::Command::new("unshare");
+    command.arg("--mount");
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-current-user", "--keep-caps"]);
+    }
+    command.arg(std::env::current_exe()?).args(std::env::args_os().skip(1)).env(INSIDE, "1");
+    // Only on failure.
+    Err(command.exec())
+}

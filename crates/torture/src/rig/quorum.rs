@@ -1,0 +1,139 @@
+//! etcd, ZooKeeper and Consul, three servers each.
+
+use super::{Rig, version_of};
+use fastrand::Rng;
+use testkit::{ConsulCluster, ConsulServer, EtcdCluster, EtcdServer, Paused, ZooKeeperEnsemble, ZooKeeperServer};
+
+fn hosts(ports: &[u16]) -> String {
+    let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    hosts.join(",")
+}
+
+/// Three etcd servers.
+pub(super) struct Etcd(EtcdCluster);
+
+impl Etcd {
+    pub(super) fn new() -> Self {
+        Self(EtcdCluster::new())
+    }
+}
+
+impl Rig for Etcd {
+    fn ports(&self) -> Vec<u16> {
+        self.0.members.iter().map(EtcdServer::port).collect()
+    }
+    fn url(&self, ports: &[u16], _: usize) -> String {
+        format!("etcd://{}", hosts(ports))
+    }
+    fn pause(&mut self, node: usize) {
+        self.0.members[node].pause();
+    }
+    fn resume(&mut self, node: usize) {
+        self.0.members[node].resume();
+    }
+    fn kill(&mut self, node: usize) {
+        self.0.members[node].kill();
+    }
+    fn start(&mut self, node: usize) {
+        self.0.members[node].start();
+    }
+    fn leader(&self) -> Option<usize> {
+        Some(self.0.leader())
+    }
+    fn mistake(&mut self, rng: &mut Rng) -> Option<String> {
+        let listed = self.0.ctl(&["lease", "list"]);
+        let leases: Vec<&str> = listed.lines().skip(1).collect();
+        let lease = rng.choice(leases)?;
+        // It may have ended meanwhile.
+        let _ = self.0.etcdctl().args(["lease", "revoke", lease]).output();
+        Some("lease revoke".into())
+    }
+    fn versions(&self) -> Vec<String> {
+        vec![version_of("etcd", "--version")]
+    }
+}
+
+/// Three ZooKeeper servers.
+pub(super) struct ZooKeeper {
+    ensemble: ZooKeeperEnsemble,
+    paused: [Option<Paused>; 3],
+}
+
+impl ZooKeeper {
+    pub(super) fn new() -> Self {
+        Self { ensemble: ZooKeeperEnsemble::new(), paused: [const { None }; 3] }
+    }
+}
+
+impl Rig for ZooKeeper {
+    fn ports(&self) -> Vec<u16> {
+        self.ensemble.servers.iter().map(ZooKeeperServer::port).collect()
+    }
+    fn url(&self, ports: &[u16], _: usize) -> String {
+        // A dead worker's locks end with its session, which by default lasts 40 s.
+        format!("zookeeper://{}?session_timeout=4s&follower_lag=1s", hosts(ports))
+    }
+    fn pause(&mut self, node: usize) {
+        self.paused[node] = Some(self.ensemble.servers[node].pause());
+    }
+    fn resume(&mut self, node: usize) {
+        self.paused[node] = None;
+    }
+    fn kill(&mut self, node: usize) {
+        self.ensemble.servers[node].kill();
+    }
+    fn wipe(&mut self, node: usize) {
+        self.ensemble.servers[node].wipe();
+    }
+    fn start(&mut self, node: usize) {
+        self.ensemble.servers[node].start();
+    }
+    fn leader(&self) -> Option<usize> {
+        Some(self.ensemble.leader())
+    }
+    fn versions(&self) -> Vec<String> {
+        let said = self.ensemble.servers[0].ask("srvr");
+        said.lines().take(1).map(str::to_owned).collect()
+    }
+}
+
+/// Three Consul servers.
+pub(super) struct Consul(ConsulCluster);
+
+impl Consul {
+    pub(super) fn new() -> Self {
+        Self(ConsulCluster::new())
+    }
+}
+
+impl Rig for Consul {
+    fn ports(&self) -> Vec<u16> {
+        self.0.members.iter().map(ConsulServer::port).collect()
+    }
+    fn url(&self, ports: &[u16], slot: usize) -> String {
+        format!("consul://127.0.0.1:{}", ports[slot % ports.len()])
+    }
+    fn pause(&mut self, node: usize) {
+        self.0.members[node].pause();
+    }
+    fn resume(&mut self, node: usize) {
+        self.0.members[node].resume();
+    }
+    fn kill(&mut self, node: usize) {
+        self.0.members[node].kill();
+    }
+    fn start(&mut self, node: usize) {
+        self.0.members[node].start();
+    }
+    fn leader(&self) -> Option<usize> {
+        Some(self.0.leader(None))
+    }
+    fn mistake(&mut self, _: &mut Rng) -> Option<String> {
+        self.0.members[0].destroy_sessions();
+        Some("all sessions destroyed".into())
+    }
+    fn versions(&self) -> Vec<String> {
+        let said = self.0.members[0].cli(&["version"]).stdout;
+        said.lines().take(1).map(str::to_owned).collect()
+    }
+}

@@ -1,0 +1,220 @@
+//! Redis: one server, a pair, a Cluster, Redlock's five.
+
+use super::{Rig, SECRET, version_of};
+use fastrand::Rng;
+use testkit::{RedisCluster, RedisServer};
+
+/// Every write is on disk before it is answered, so that a restart forgets nothing.
+const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+fn server() -> RedisServer {
+    RedisServer::with_clock_and(&[&DURABLE[..], &["--requirepass", SECRET]].concat()).login(SECRET)
+}
+
+fn versions() -> Vec<String> {
+    vec![version_of("redis-server", "--version")]
+}
+
+/// What operators do to a server by mistake. A server that is down does nothing.
+fn mistake(server: &RedisServer, rng: &mut Rng) -> String {
+    let commands: &[&[&str]] = &[
+        &["SCRIPT", "FLUSH"],
+        &["CLIENT", "KILL", "TYPE", "normal"],
+        &["CLIENT", "KILL", "TYPE", "pubsub"],
+        &["CLIENT", "PAUSE", "300", "WRITE"],
+        &["FLUSHALL"],
+    ];
+    let command = commands[rng.usize(..commands.len())];
+    let _ = server.cli(command);
+    command.join(" ")
+}
+
+/// One server.
+pub(super) struct Single(RedisServer);
+
+impl Single {
+    pub(super) fn new() -> Self {
+        Self(server())
+    }
+}
+
+impl Rig for Single {
+    fn ports(&self) -> Vec<u16> {
+        vec![self.0.port()]
+    }
+    fn url(&self, ports: &[u16], _: usize) -> String {
+        format!("redis://:{SECRET}@127.0.0.1:{}", ports[0])
+    }
+    fn pause(&mut self, _: usize) {
+        self.0.pause();
+    }
+    fn resume(&mut self, _: usize) {
+        self.0.resume();
+    }
+    fn kill(&mut self, _: usize) {
+        self.0.kill();
+    }
+    fn wipe(&mut self, _: usize) {
+        self.0.wipe();
+    }
+    fn start(&mut self, _: usize) {
+        self.0.start();
+    }
+    fn step_clock(&mut self, _: usize, seconds: i64) {
+        self.0.step_clock(seconds);
+    }
+    fn mistake(&mut self, rng: &mut Rng) -> Option<String> {
+        Some(mistake(&self.0, rng))
+    }
+    fn versions(&self) -> Vec<String> {
+        versions()
+    }
+}
+
+/// Five servers, a majority of which decides.
+pub(super) struct Redlock(Vec<RedisServer>);
+
+impl Redlock {
+    pub(super) fn new() -> Self {
+        Self((0..5).map(|_| server()).collect())
+    }
+}
+
+impl Rig for Redlock {
+    fn ports(&self) -> Vec<u16> {
+        self.0.iter().map(RedisServer::port).collect()
+    }
+    fn url(&self, ports: &[u16], _: usize) -> String {
+        let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        format!("redlock://:{SECRET}@{}", hosts.join(","))
+    }
+    fn pause(&mut self, node: usize) {
+        self.0[node].pause();
+    }
+    fn resume(&mut self, node: usize) {
+        self.0[node].resume();
+    }
+    fn kill(&mut self, node: usize) {
+        self.0[node].kill();
+    }
+    fn wipe(&mut self, node: usize) {
+        self.0[node].wipe();
+    }
+    fn start(&mut self, node: usize) {
+        self.0[node].start();
+    }
+    fn step_clock(&mut self, node: usize, seconds: i64) {
+        self.0[node].step_clock(seconds);
+    }
+    fn mistake(&mut self, rng: &mut Rng) -> Option<String> {
+        let node = rng.usize(..self.0.len());
+        Some(format!("{} on node {node}", mistake(&self.0[node], rng)))
+    }
+    fn versions(&self) -> Vec<String> {
+        versions()
+    }
+}
+
+/// How much of the primary's last work a replica has not heard of.
+const BEHIND: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// A primary and a replica that takes its place when it is killed.
+pub(super) struct Pair {
+    servers: [RedisServer; 2],
+    primary: usize,
+    /// What follows the address in the URL.
+    options: &'static str,
+}
+
+impl Pair {
+    pub(super) fn new(options: &'static str) -> Self {
+        let quickly = ["--repl-diskless-sync-delay", "0"];
+        let servers = [RedisServer::with(&quickly), RedisServer::with(&quickly)];
+        let pair = Self { servers, primary: 0, options };
+        pair.follow();
+        pair
+    }
+
+    /// Makes the other one a replica again.
+    fn follow(&self) {
+        let replica = &self.servers[1 - self.primary];
+        replica.cli(&["REPLICAOF", "127.0.0.1", &self.servers[self.primary].port().to_string()]);
+        testkit::eventually(testkit::SOON, "the replica follows", || {
+            replica.info("master_link_status").as_deref() == Some("up")
+        });
+    }
+}
+
+impl Rig for Pair {
+    /// The address of the primary, which moves.
+    fn ports(&self) -> Vec<u16> {
+        vec![self.servers[self.primary].port()]
+    }
+    fn url(&self, ports: &[u16], _: usize) -> String {
+        format!("redis://127.0.0.1:{}{}", ports[0], self.options)
+    }
+    fn pause(&mut self, _: usize) {
+        self.servers[self.primary].pause();
+    }
+    fn resume(&mut self, _: usize) {
+        self.servers[self.primary].resume();
+    }
+    /// The replica falls behind for a moment, then takes over without what it has not heard of.
+    fn kill(&mut self, _: usize) {
+        let replica = &self.servers[1 - self.primary];
+        replica.cli(&["REPLICAOF", "NO", "ONE"]);
+        std::thread::sleep(BEHIND);
+        self.servers[self.primary].kill();
+        self.primary = 1 - self.primary;
+    }
+    fn start(&mut self, _: usize) {
+        self.servers[1 - self.primary].start();
+        self.follow();
+    }
+    fn versions(&self) -> Vec<String> {
+        versions()
+    }
+}
+
+/// Three primaries with a replica each.
+pub(super) struct Cluster(RedisCluster);
+
+impl Cluster {
+    pub(super) fn new() -> Self {
+        Self(RedisCluster::new(1))
+    }
+
+    fn nodes(&mut self) -> &mut [RedisServer] {
+        &mut self.0.nodes
+    }
+}
+
+impl Rig for Cluster {
+    fn ports(&self) -> Vec<u16> {
+        self.0.nodes.iter().map(RedisServer::port).collect()
+    }
+    fn url(&self, ports: &[u16], _: usize) -> String {
+        format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", ports[0], ports[1])
+    }
+    fn linked(&self) -> bool {
+        false
+    }
+    fn pause(&mut self, node: usize) {
+        self.nodes()[node].pause();
+    }
+    fn resume(&mut self, node: usize) {
+        self.nodes()[node].resume();
+    }
+    fn kill(&mut self, node: usize) {
+        self.nodes()[node].kill();
+    }
+    fn start(&mut self, node: usize) {
+        self.nodes()[node].start();
+    }
+    fn leader(&self) -> Option<usize> {
+        self.0.nodes.iter().position(|node| node.info("role").as_deref() == Some("master"))
+    }
+    fn versions(&self) -> Vec<String> {
+        versions()
+    }
+}

@@ -1,0 +1,194 @@
+//! One run: servers, workers, faults, and what they wrote down.
+
+use crate::crew::Crew;
+use crate::history::{Class, Log, Meta, now};
+use crate::link::Link;
+use crate::nemesis::{Nemesis, Stage};
+use crate::register::Registers;
+use crate::rig::Mode;
+use crate::worker::{Kind, Sections, Spec};
+use lockkeeper::blocking::Keeper;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use testkit::TempDir;
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) mode: Mode,
+    /// Each of them draws the faults of an equal part of the time.
+    pub(crate) seeds: Vec<u64>,
+    /// How long faults happen.
+    pub(crate) time: Duration,
+    pub(crate) workers: usize,
+    pub(crate) tasks: u32,
+    pub(crate) names: usize,
+    /// The mean time between two faults.
+    pub(crate) gap: Duration,
+    pub(crate) sections: Sections,
+    /// Only these classes, of those that the mode knows; all when empty.
+    pub(crate) classes: Vec<Class>,
+}
+
+/// How long workers run before the first fault.
+const CALM: Duration = Duration::from_secs(2);
+
+/// Runs a plan and leaves its history in `history`.
+///
+/// # Errors
+/// When a server, a worker or a file cannot be had. What a fault does to them is no error, but history.
+pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    std::fs::create_dir_all(history)?;
+    let history = &history.canonicalize()?;
+    let traits = plan.mode.traits();
+    let room = TempDir::new();
+    let rig = plan.mode.start();
+    // Ways of its own, which lead to where the nodes are, and which nothing disturbs.
+    let ways = if rig.linked() { rig.ports().into_iter().map(Link::new).collect::<io::Result<_>>()? } else { Vec::new() };
+    let through: Vec<u16> = if rig.linked() { ways.iter().map(Link::port).collect() } else { rig.ports() };
+    let operator = Keeper::connect(rig.url(&through, 0))?;
+    let registers = Registers::serve(&room.join("registers"), history)?;
+    let names: Vec<String> = (0..plan.names).map(|n| format!("lock-{n}")).collect();
+    let chosen = |class: &Class| plan.classes.is_empty() || plan.classes.contains(class);
+    let classes: Vec<Class> = traits.classes.iter().copied().filter(chosen).collect();
+    let stop = room.join("stop");
+    let spec = Spec {
+        worker: 0,
+        kind: Kind::Async,
+        url: String::new(),
+        history: history.clone(),
+        socket: registers.socket().to_owned(),
+        stop: stop.clone(),
+        names: names.clone(),
+        ttl: traits.ttl,
+        seed: plan.seeds[0],
+        tasks: plan.tasks,
+        sections: plan.sections,
+        chaos: classes.contains(&Class::Client),
+        program: program("lockkeeper")?,
+    };
+    let versions = [rig.versions(), machine()].concat();
+    let began = now();
+    let crew = Crew::start(&*rig, plan.workers, spec)?;
+    let log = Log::open(history, "faults.jsonl")?;
+    let mut stage = Stage { rig, crew, operator, ways, names, ttl: traits.ttl, log };
+    let mut progress = Progress::new(plan);
+    progress.during(CALM, "calm");
+    let calm_until = now();
+    let mut faults = 0;
+    for seed in &plan.seeds {
+        let part = plan.time / u32::try_from(plan.seeds.len())?;
+        let mut nemesis = Nemesis::new(*seed, classes.clone(), plan.gap, faults);
+        faults = nemesis.rage(&mut stage, part, |faults| progress.tell(&format!("{faults} faults")))?;
+    }
+    stage.crew.replenish()?;
+    let healed = now();
+    progress.during(traits.ttl + traits.bound, "healed");
+    std::fs::write(&stop, "")?;
+    progress.tell("ending");
+    // A wait of five TTLs, a hold of six, and two more for its end.
+    let mut crashed = stage.crew.finish(traits.ttl * 14 + traits.bound, &stage.log)?;
+    let leftovers = leftovers(&mut stage, traits.ttl * 2 + traits.bound);
+    crashed.extend(leftovers.1);
+    let meta = Meta {
+        mode: plan.mode.name(),
+        seeds: plan.seeds.clone(),
+        commit: commit(),
+        versions,
+        workers: u32::try_from(plan.workers)?,
+        ttl_ms: u64::try_from(traits.ttl.as_millis())?,
+        max_hold_ms: u64::try_from((traits.ttl * crate::worker::MAX_HOLD).as_millis())?,
+        bound_ms: u64::try_from(traits.bound.as_millis())?,
+        excuses: traits.excuses,
+        fifo: traits.fifo,
+        forgets: traits.forgets,
+        began,
+        calm_until,
+        healed,
+        ended: now(),
+        leftovers: leftovers.0,
+        crashed,
+    };
+    std::fs::write(history.join("meta.json"), serde_json::to_vec_pretty(&meta)?)?;
+    progress.end();
+    Ok(())
+}
+
+/// Locks that are still there once every lease is over; and why they could not be listed, if so.
+fn leftovers(stage: &mut Stage, patience: Duration) -> (Vec<String>, Option<String>) {
+    let end = Instant::now() + patience;
+    loop {
+        let listed = stage.operator.list("", None);
+        let over = Instant::now() > end;
+        match listed {
+            Ok(page) if page.records.is_empty() => return (Vec::new(), None),
+            Ok(page) if over => return (page.records.iter().map(|lock| format!("{lock:?}")).collect(), None),
+            Err(error) if over => return (Vec::new(), Some(format!("locks could not be listed: {error}"))),
+            _ => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// A program that is built beside this one.
+fn program(name: &str) -> Result<PathBuf, String> {
+    let here = std::env::current_exe().map_err(|error| error.to_string())?;
+    let beside = here.with_file_name(name);
+    // As a test, this program is one folder deeper.
+    let above = here.parent().and_then(Path::parent).map(|dir| dir.join(name)).unwrap_or_default();
+    [beside, above].into_iter().find(|path| path.is_file()).ok_or_else(|| {
+        format!("{name} is not built beside {}: cargo build -p lockkeeper-cli --all-features", here.display())
+    })
+}
+
+fn said(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+fn machine() -> Vec<String> {
+    vec![format!("kernel {}", said("uname", &["-r"])), said("rustc", &["--version"])]
+}
+
+fn commit() -> String {
+    let changed = !said("git", &["status", "--porcelain", "--untracked-files=no"]).is_empty();
+    said("git", &["rev-parse", "--short", "HEAD"]) + if changed { " and changes" } else { "" }
+}
+
+/// A line on the terminal that says how far a run is.
+struct Progress {
+    what: String,
+    began: Instant,
+    told: Option<Instant>,
+    terminal: bool,
+}
+
+impl Progress {
+    fn new(plan: &Plan) -> Self {
+        let what = format!("{} with seeds {:?}", plan.mode.name(), plan.seeds);
+        Self { what, began: Instant::now(), told: None, terminal: io::stderr().is_terminal() }
+    }
+
+    fn tell(&mut self, phase: &str) {
+        let often = self.told.is_some_and(|told| told.elapsed() < Duration::from_millis(200));
+        if self.terminal && !often {
+            let _ = write!(io::stderr(), "\r\x1b[K{} · {:.0?} · {phase}", self.what, self.began.elapsed());
+            self.told = Some(Instant::now());
+        }
+    }
+
+    fn during(&mut self, time: Duration, phase: &str) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.tell(phase);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn end(&self) {
+        if self.terminal {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}

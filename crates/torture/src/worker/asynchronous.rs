@@ -1,0 +1,178 @@
+//! Tasks of one keeper in a Tokio runtime.
+
+use super::section::{Plan, section};
+use super::{Kind, Worker, recipes};
+use crate::history::{Ending, Op, Wanted, What};
+use crate::register::{Client, Shown};
+use fastrand::Rng;
+use lockkeeper::{Guard, Keeper, Result};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+type Outcome = std::result::Result<(), Box<dyn std::error::Error>>;
+
+/// How long a worker waits before it asks a store again that could not be reached.
+const PAUSE: Duration = Duration::from_millis(50);
+
+#[tokio::main(worker_threads = 2)]
+pub(super) async fn work(worker: &Arc<Worker>) -> Outcome {
+    let keeper = connect(worker).await?;
+    worker.uses()?;
+    let tasks: Vec<_> = (0..worker.spec.tasks)
+        .map(|task| {
+            let (worker, keeper) = (worker.clone(), keeper.clone());
+            tokio::spawn(async move { turns(&worker, &keeper, task).await })
+        })
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    // Long enough for every lease to end, also of those that were forgotten.
+    let left = keeper.close(worker.max_hold() + worker.spec.ttl * 2).await?;
+    worker.log(What::Stopped { held: left.held, releasing: left.releasing })?;
+    drop(keeper);
+    Ok(worker.uses()?)
+}
+
+/// A store may be down at the moment when a worker starts.
+pub(super) async fn connect(worker: &Worker) -> Result<Keeper> {
+    loop {
+        match Keeper::connect(&worker.spec.url).await {
+            Err(error) if error.kind() == lockkeeper::ErrorKind::Unavailable && worker.goes_on() => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+async fn turns(worker: &Worker, keeper: &Keeper, task: u32) -> io::Result<()> {
+    let mut rng = worker.rng(task);
+    let mut registers = Client::connect(&worker.spec.socket)?;
+    let (shared, permits) = (keeper.info().shared, keeper.info().permits);
+    while worker.goes_on() {
+        if worker.spec.kind == Kind::Recipe && rng.u32(..3) > 0 {
+            recipes::turn(worker, keeper, &mut registers, &mut rng).await?;
+            continue;
+        }
+        let (name, wanted) = worker.pick(&mut rng, shared, permits);
+        turn(worker, keeper, &mut registers, &mut rng, &name, wanted).await?;
+        if task == 0 && rng.u32(..200) == 0 {
+            worker.uses()?;
+        }
+    }
+    Ok(())
+}
+
+async fn turn(
+    worker: &Worker,
+    keeper: &Keeper,
+    registers: &mut Client,
+    rng: &mut Rng,
+    name: &str,
+    wanted: Wanted,
+) -> io::Result<()> {
+    let op = worker.next_op();
+    worker.log(What::Asked { op, name: name.into(), wanted })?;
+    let lock = worker.lock(keeper, name, wanted);
+    let polls = (worker.spec.chaos && rng.u32(..40) == 0).then(|| rng.u32(..6));
+    let Some(answer) = polled(lock.acquire(), polls).await else {
+        worker.log(What::Chaos { kind: "a call dropped half-way".into() })?;
+        return worker.log(What::Abandoned { op });
+    };
+    match answer {
+        Ok(guard) => hold(worker, keeper, registers, rng, op, guard, wanted).await,
+        Err(error) => {
+            worker.refused(op, &error)?;
+            tokio::time::sleep(PAUSE).await;
+            Ok(())
+        }
+    }
+}
+
+async fn hold(
+    worker: &Worker,
+    keeper: &Keeper,
+    registers: &mut Client,
+    rng: &mut Rng,
+    op: Op,
+    guard: Guard,
+    wanted: Wanted,
+) -> io::Result<()> {
+    worker.granted(op, &guard)?;
+    let plan = Plan::draw(rng, &worker.spec, worker.spec.chaos);
+    let shown = (wanted == Wanted::Exclusive).then(|| Shown {
+        op,
+        name: String::from_utf8_lossy(guard.name().as_bytes()).into_owned(),
+        token: guard.token().get(),
+        holder: guard.holder().to_hex(),
+    });
+    let held = section(worker, registers, guard.lease(), op, shown.as_ref(), plan).await?;
+    if let (Some(shown), Some(time), true) = (&shown, plan.register, held) {
+        kv(worker, keeper, &guard, shown, time).await?;
+    }
+    worker.log(What::Ending { op, how: plan.ending })?;
+    match plan.ending {
+        Ending::Release => {
+            let answer = guard.release().await;
+            worker.ended(op, &answer)
+        }
+        Ending::Drop => {
+            drop(guard);
+            Ok(())
+        }
+        Ending::Forget => {
+            worker.log(What::Chaos { kind: "a guard forgotten".into() })?;
+            std::mem::forget(guard);
+            Ok(())
+        }
+        Ending::Abort => {
+            worker.log(What::Chaos { kind: "the process aborts".into() })?;
+            std::process::abort();
+        }
+    }
+}
+
+/// Reads and writes the store's own register of this name, and takes some time in between. What the guard says meanwhile is
+/// not asked: the fence alone is to protect it.
+async fn kv(worker: &Worker, keeper: &Keeper, guard: &Guard, shown: &Shown, time: Duration) -> io::Result<()> {
+    let register = keeper.register(format!("kv/{}", shown.name));
+    let Ok(pass) = guard.pass() else { return Ok(()) };
+    // An entry that was refused or not answered changes nothing that counts.
+    let Ok(base) = register.enter(&pass).await else { return Ok(()) };
+    let base = base.map(|base| String::from_utf8_lossy(&base).into_owned());
+    tokio::time::sleep(time).await;
+    let value = shown.op.to_string();
+    let accepted = match register.write(&pass, value.as_bytes(), None).await {
+        Ok(()) => Some(true),
+        Err(error) if error.kind() == lockkeeper::ErrorKind::Stale => Some(false),
+        Err(_) => None,
+    };
+    worker.log(What::Kv { op: shown.op, name: shown.name.clone(), base, value, accepted })
+}
+
+/// Polls a future at most so many times, then drops it.
+async fn polled<T>(work: impl Future<Output = T>, polls: Option<u32>) -> Option<T> {
+    let Some(polls) = polls else { return Some(work.await) };
+    let mut work = pin!(work);
+    let mut left = polls;
+    poll_fn(move |cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => {
+                // Polled again soon, although nothing has come: the end of patience must not wait for an event.
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}

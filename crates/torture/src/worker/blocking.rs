@@ -1,0 +1,75 @@
+//! Threads that use the blocking face.
+
+use super::Worker;
+use super::section::{Plan, section};
+use crate::history::{Ending, Wanted, What};
+use crate::register::{Client, Shown};
+use lockkeeper::blocking::Keeper;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+pub(super) fn work(worker: &Arc<Worker>) -> Result<(), Box<dyn std::error::Error>> {
+    let keeper = loop {
+        match Keeper::connect(&worker.spec.url) {
+            Err(error) if error.kind() == lockkeeper::ErrorKind::Unavailable && worker.goes_on() => {
+                thread::sleep(Duration::from_millis(50));
+            }
+            answer => break answer?,
+        }
+    };
+    worker.uses()?;
+    let start = |task| {
+        let (worker, keeper) = (worker.clone(), keeper.clone());
+        thread::spawn(move || turns(&worker, &keeper, task))
+    };
+    let threads: Vec<_> = (0..worker.spec.tasks).map(start).collect();
+    for thread in threads {
+        thread.join().map_err(|_| "a thread of the worker panicked")??;
+    }
+    let left = keeper.close(worker.max_hold() + worker.spec.ttl * 2)?;
+    worker.log(What::Stopped { held: left.held, releasing: left.releasing })?;
+    drop(keeper);
+    Ok(worker.uses()?)
+}
+
+fn turns(worker: &Worker, keeper: &Keeper, task: u32) -> io::Result<()> {
+    let mut rng = worker.rng(task);
+    let mut registers = Client::connect(&worker.spec.socket)?;
+    // For the time inside sections only: no call of the library runs in it.
+    let clock = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    while worker.goes_on() {
+        let (name, wanted) = worker.pick(&mut rng, keeper.info().shared, keeper.info().permits);
+        let op = worker.next_op();
+        worker.log(What::Asked { op, name: name.clone(), wanted })?;
+        let lock = keeper.lock(&name).ttl(worker.spec.ttl).wait(worker.wait()).max_hold(worker.max_hold());
+        let lock = match wanted {
+            Wanted::Exclusive => lock,
+            Wanted::Shared => lock.shared(),
+            Wanted::Permit(limit) => lock.permits(limit),
+        };
+        let guard = match lock.acquire() {
+            Ok(guard) => guard,
+            Err(error) => {
+                worker.refused(op, &error)?;
+                thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+        };
+        let holder = guard.holder().to_hex();
+        worker.granted_as(op, guard.lease(), holder.clone())?;
+        let plan = Plan::draw(&mut rng, &worker.spec, worker.spec.chaos);
+        let token = guard.token().get();
+        let shown = (wanted == Wanted::Exclusive).then_some(Shown { op, name, token, holder });
+        clock.block_on(section(worker, &mut registers, guard.lease(), op, shown.as_ref(), plan))?;
+        worker.log(What::Ending { op, how: plan.ending })?;
+        match plan.ending {
+            Ending::Release => worker.ended(op, &guard.release())?,
+            Ending::Drop => drop(guard),
+            Ending::Forget => std::mem::forget(guard),
+            Ending::Abort => std::process::abort(),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! A worker: a process that takes locks through the public API only, and writes down what it saw.
+
+mod asynchronous;
+mod blocking;
+mod command;
+mod recipes;
+mod section;
+
+pub(crate) use command::{SectionArgs, section as section_of_a_command};
+
+use crate::history::{Event, Log, Nanos, Op, Wanted, What, now};
+use fastrand::Rng;
+use lockkeeper::{Error, Guard, Keeper, Lock};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A guard that is forgotten or hung keeps its lock for so many TTLs.
+pub(crate) const MAX_HOLD: u32 = 6;
+
+/// Which face of the product a worker uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    Async,
+    Blocking,
+    /// `lockkeeper run`.
+    Command,
+    /// `lock_all`, elections.
+    Recipe,
+}
+
+/// How long sections take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Sections {
+    /// Most are short, so that there are many; some outlive their first lease.
+    Mixed,
+    /// Many outlive their first lease, and the store's own register is used in most.
+    Long,
+}
+
+/// What a worker is told, on its standard input: the URL has a password.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Spec {
+    pub(crate) worker: u32,
+    pub(crate) kind: Kind,
+    pub(crate) url: String,
+    /// The directory of the history.
+    pub(crate) history: PathBuf,
+    /// The socket of the registers.
+    pub(crate) socket: PathBuf,
+    /// Once this file exists, the worker asks for no further lock.
+    pub(crate) stop: PathBuf,
+    /// Names of Exclusive locks.
+    pub(crate) names: Vec<String>,
+    pub(crate) ttl: Duration,
+    pub(crate) seed: u64,
+    /// How many tasks or threads.
+    pub(crate) tasks: u32,
+    /// Whether it drops calls, forgets guards and ends suddenly.
+    pub(crate) chaos: bool,
+    pub(crate) sections: Sections,
+    /// The `lockkeeper` program.
+    pub(crate) program: PathBuf,
+}
+
+/// The process's own state, shared by its tasks.
+#[derive(Debug)]
+struct Worker {
+    spec: Spec,
+    log: Log,
+    next: AtomicU32,
+}
+
+/// Runs a worker to its end.
+///
+/// # Errors
+/// When it cannot write its history or reach the store at all.
+pub(crate) fn work(spec: Spec) -> Result<(), Box<dyn std::error::Error>> {
+    let log = Log::open(&spec.history, &format!("worker-{}.jsonl", spec.worker))?;
+    let worker = std::sync::Arc::new(Worker { spec, log, next: AtomicU32::new(0) });
+    let kind = worker.spec.kind;
+    let said = serde_json::to_value(kind)?.as_str().unwrap_or_default().to_owned();
+    worker.log(What::Started { worker: worker.spec.worker, pid: std::process::id(), kind: said })?;
+    match kind {
+        Kind::Async | Kind::Recipe => asynchronous::work(&worker),
+        Kind::Blocking => blocking::work(&worker),
+        Kind::Command => command::work(&worker),
+    }
+}
+
+impl Worker {
+    fn log(&self, what: What) -> io::Result<()> {
+        self.log_at(now(), what)
+    }
+
+    fn log_at(&self, at: Nanos, what: What) -> io::Result<()> {
+        self.log.line(&Event { at, what })
+    }
+
+    fn next_op(&self) -> Op {
+        (u64::from(self.spec.worker) << 32) | u64::from(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.spec.stop.exists()
+    }
+
+    fn rng(&self, task: u32) -> Rng {
+        Rng::with_seed(self.spec.seed ^ (u64::from(self.spec.worker) << 40) ^ (u64::from(task) << 20))
+    }
+
+    /// A name and a way to ask for it that the store knows.
+    fn pick(&self, rng: &mut Rng, shared: bool, permits: bool) -> (String, Wanted) {
+        match rng.u32(..100) {
+            0..6 if shared => ("rw-0".into(), Wanted::Shared),
+            6..8 if shared => ("rw-0".into(), Wanted::Exclusive),
+            8..14 if permits => ("permits-0".into(), Wanted::Permit(2)),
+            _ => (rng.choice(&self.spec.names).cloned().unwrap_or_default(), Wanted::Exclusive),
+        }
+    }
+
+    fn wait(&self) -> Duration {
+        self.spec.ttl * 5
+    }
+
+    fn max_hold(&self) -> Duration {
+        self.spec.ttl * MAX_HOLD
+    }
+
+    fn lock(&self, keeper: &Keeper, name: &str, wanted: Wanted) -> Lock {
+        let lock = keeper.lock(name).ttl(self.spec.ttl).wait(self.wait()).max_hold(self.max_hold());
+        match wanted {
+            Wanted::Exclusive => lock,
+            Wanted::Shared => lock.shared(),
+            Wanted::Permit(limit) => lock.permits(limit),
+        }
+    }
+
+    fn granted(&self, op: Op, guard: &Guard) -> io::Result<()> {
+        self.granted_as(op, guard.lease(), guard.holder().to_hex())
+    }
+
+    fn granted_as(&self, op: Op, lease: &lockkeeper::Lease, holder: String) -> io::Result<()> {
+        let valid_until = believed(lease);
+        self.log(What::Granted { op, token: lease.token().get(), holder, valid_until })
+    }
+
+    fn refused(&self, op: Op, error: &Error) -> io::Result<()> {
+        self.log(What::Refused { op, kind: error.kind().as_str().into(), said: error.to_string() })
+    }
+
+    fn ended(&self, op: Op, outcome: &Result<(), Error>) -> io::Result<()> {
+        let outcome = outcome.as_ref().map_or_else(|error| error.kind().as_str(), |()| "released");
+        self.log(What::Ended { op, outcome: outcome.into() })
+    }
+
+    /// What the process uses, as the system counts it.
+    fn uses(&self) -> io::Result<()> {
+        let fds = std::fs::read_dir("/proc/self/fd")?.count();
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        let threads = field("Threads:").unwrap_or(0);
+        self.log(What::Uses {
+            fds: u32::try_from(fds).unwrap_or(u32::MAX),
+            threads: u32::try_from(threads).unwrap_or(u32::MAX),
+            rss_kb: field("VmRSS:").unwrap_or(0),
+        })
+    }
+}
+
+/// Until when a guard believes itself held, by the clock of histories. The stamp is taken first, so that this is not later
+/// than the guard's own deadline.
+fn believed(lease: &lockkeeper::Lease) -> Nanos {
+    let before = now();
+    before + u64::try_from(lease.remaining().as_nanos()).unwrap_or(u64::MAX / 2)
+}

@@ -1,0 +1,70 @@
+//! What people build with locks: several at once, and leadership.
+
+use super::section::{Plan, section};
+use super::{Worker, believed};
+use crate::history::{Ending, Wanted, What, now};
+use crate::register::{Client, Shown};
+use fastrand::Rng;
+use lockkeeper::{Keeper, Pass};
+use std::io;
+use std::time::Duration;
+
+pub(super) async fn turn(worker: &Worker, keeper: &Keeper, registers: &mut Client, rng: &mut Rng) -> io::Result<()> {
+    if rng.bool() { all(worker, keeper, registers, rng).await } else { lead(worker, keeper, registers, rng).await }
+}
+
+fn shown(op: u64, name: &str, pass: &Pass) -> Shown {
+    Shown { op, name: name.into(), token: pass.token.get(), holder: pass.holder.to_hex() }
+}
+
+/// Two locks at once, one section under each.
+async fn all(worker: &Worker, keeper: &Keeper, registers: &mut Client, rng: &mut Rng) -> io::Result<()> {
+    let mut names = worker.spec.names.clone();
+    rng.shuffle(&mut names);
+    names.truncate(2);
+    let ops: Vec<_> = names.iter().map(|name| (worker.next_op(), name.clone())).collect();
+    for (op, name) in &ops {
+        worker.log(What::Asked { op: *op, name: name.clone(), wanted: Wanted::Exclusive })?;
+    }
+    let lock = keeper.lock_all(&names).ttl(worker.spec.ttl).wait(worker.wait()).max_hold(worker.max_hold());
+    let guard = match lock.acquire().await {
+        Ok(guard) => guard,
+        Err(error) => return ops.iter().try_for_each(|(op, _)| worker.refused(*op, &error)),
+    };
+    let plan = Plan { ending: Ending::Release, ..Plan::draw(rng, &worker.spec, false) };
+    for (op, name) in &ops {
+        let Ok(pass) = guard.pass(name) else { continue };
+        let Some(lease) = guard.leases().find(|lease| lease.name().as_bytes() == name.as_bytes()) else { continue };
+        worker.granted_as(*op, lease, pass.holder.to_hex())?;
+        section(worker, registers, lease, *op, Some(&shown(*op, name, &pass)), plan).await?;
+    }
+    for (op, _) in &ops {
+        worker.log(What::Ending { op: *op, how: Ending::Release })?;
+    }
+    let answer = guard.release().await;
+    ops.iter().try_for_each(|(op, _)| worker.ended(*op, &answer))
+}
+
+/// A term as leader.
+async fn lead(worker: &Worker, keeper: &Keeper, registers: &mut Client, rng: &mut Rng) -> io::Result<()> {
+    let (op, name) = (worker.next_op(), "leader-0");
+    worker.log(What::Asked { op, name: name.into(), wanted: Wanted::Exclusive })?;
+    let election = keeper.election(name).ttl(worker.spec.ttl).wait(worker.wait());
+    let leadership = match election.campaign(format!("worker {}", worker.spec.worker)).await {
+        Ok(leadership) => leadership,
+        Err(error) => {
+            worker.refused(op, &error)?;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            return Ok(());
+        }
+    };
+    let pass = leadership.pass().clone();
+    let (token, holder) = (leadership.term().get(), pass.holder.to_hex());
+    let valid_until = believed(leadership.lease());
+    worker.log(What::Granted { op, token, holder, valid_until })?;
+    let plan = Plan::draw(rng, &worker.spec, false);
+    section(worker, registers, leadership.lease(), op, Some(&shown(op, name, &pass)), plan).await?;
+    worker.log_at(now(), What::Ending { op, how: Ending::Release })?;
+    let answer = leadership.resign().await;
+    worker.ended(op, &answer)
+}
