@@ -104,7 +104,8 @@ impl Machine {
     async fn runs_next(&mut self) {
         self.sleeps().await;
         let next = self.next();
-        self.clock.advance(next.duration_since(self.now()).unwrap());
+        // The machine counts in whole milliseconds: it wakes up to one after the window.
+        self.clock.advance(next.duration_since(self.now()).unwrap() + Duration::from_millis(1));
         assert_eq!(self.ran.recv().await, Some(next));
     }
 
