@@ -3,6 +3,8 @@
 mod common;
 mod cron;
 mod elect;
+#[cfg(test)]
+mod fuzz;
 mod once;
 mod run;
 mod text;

@@ -6,6 +6,7 @@
 mod args;
 mod commands;
 mod exit;
+mod mutant;
 mod output;
 mod stderr;
 mod store;

@@ -65,6 +65,8 @@ pub mod duration;
 mod engine;
 pub mod error;
 pub mod fence;
+#[cfg(test)]
+mod fuzz;
 mod guard;
 mod keeper;
 mod lane;
@@ -76,6 +78,7 @@ pub mod machine;
 #[allow(unreachable_pub, dead_code, reason = "the models see it all, by the feature `internals`")]
 mod machine;
 mod metrics;
+mod mutant;
 pub mod name;
 pub mod optimistic;
 mod pass;

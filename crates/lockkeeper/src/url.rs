@@ -123,6 +123,12 @@ pub(crate) fn parse(url: &str) -> Result<Parts> {
         return Err(Error::invalid_config(format!("a store URL begins with its scheme; known are {known}")));
     };
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let names = query.split('&').map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
+    if names.into_iter().any(|name| name.contains('@')) {
+        // Not echoed: it may be the rest of a password.
+        let text = "no option of a store URL has an '@' in its name; a '?' in a password is written %3F";
+        return Err(Error::invalid_config(text));
+    }
     let mut options: Vec<(String, String)> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));

@@ -2,7 +2,7 @@
 
 use crate::history::Class;
 use crate::rig::Mode;
-use crate::worker::{SectionArgs, Sections};
+use crate::worker::{SectionArgs, Sections, Subject};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Worker,
     #[command(hide = true)]
     Section(SectionArgs),
+    #[command(hide = true)]
+    Rslock { ports: String },
 }
 
 #[derive(Debug, Args)]
@@ -86,6 +88,9 @@ pub(crate) struct RunArgs {
     /// How long sections take.
     #[arg(long, value_enum, default_value_t = Sections::Mixed)]
     pub(crate) sections: Sections,
+    /// Another client in our place.
+    #[arg(long, value_enum, default_value_t = Subject::Lockkeeper)]
+    pub(crate) subject: Subject,
     /// Only these fault classes, of those that the mode knows; without it all.
     #[arg(long, value_delimiter = ',')]
     pub(crate) classes: Vec<Class>,

@@ -19,6 +19,8 @@ const KINDS: [Kind; 6] = [Kind::Async, Kind::Recipe, Kind::Blocking, Kind::Async
 struct Slot {
     kind: Kind,
     url: String,
+    /// Where it reaches the nodes.
+    ports: Vec<u16>,
     links: Vec<Link>,
     clock: ProcessClock,
     /// All the time that its machine was suspended.
@@ -42,14 +44,17 @@ impl Crew {
         let mut crew = Self { slots: Vec::new(), spec, next: 1, fallen: Vec::new() };
         for slot in 0..count {
             let ports = rig.ports();
-            let links: Vec<Link> =
-                if rig.linked() { ports.iter().map(|port| Link::new(*port)).collect::<io::Result<_>>()? } else { Vec::new() };
+            let links: Vec<Link> = if rig.linked() {
+                ports.iter().map(|port| Link::new(*port)).collect::<io::Result<_>>()?
+            } else {
+                Vec::new()
+            };
             let through: Vec<u16> = if rig.linked() { links.iter().map(Link::port).collect() } else { ports };
             let url = rig.url(&through, slot);
             let kind = KINDS[slot % KINDS.len()];
             let clock = ProcessClock::new();
             let (suspended, child, worker) = (Duration::ZERO, None, 0);
-            crew.slots.push(Slot { kind, url, links, clock, suspended, child, worker });
+            crew.slots.push(Slot { kind, url, ports: through, links, clock, suspended, child, worker });
             crew.fill(slot)?;
         }
         Ok(crew)
@@ -57,11 +62,12 @@ impl Crew {
 
     /// Starts a process in a slot.
     fn fill(&mut self, slot: usize) -> io::Result<()> {
-        let Slot { kind, url, clock, .. } = &self.slots[slot];
+        let Slot { kind, url, ports, clock, .. } = &self.slots[slot];
         let spec = Spec {
             worker: self.next,
             kind: *kind,
             url: url.clone(),
+            ports: ports.clone(),
             // One process per section: more would only be slower.
             tasks: if *kind == Kind::Command { 1 } else { self.spec.tasks },
             ..self.spec.clone()

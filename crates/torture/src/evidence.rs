@@ -4,6 +4,10 @@ use crate::check::{self, History};
 use crate::report;
 use std::path::{Path, PathBuf};
 
+/// What stands before the tables, and after them.
+const HEAD: &str = include_str!("report/head.md");
+const FOUND: &str = include_str!("report/found.md");
+
 /// Checks the histories again and writes `README.md` and the pictures into a directory.
 ///
 /// # Errors
@@ -14,16 +18,21 @@ pub(crate) fn write(into: &Path, histories: &[PathBuf]) -> Result<(), Box<dyn st
     for place in histories {
         let history = History::read(place)?;
         let verdict = check::check(&history);
+        let ours = history.meta.subject == "lockkeeper";
         let title = format!("{}, seeds {}", history.meta.mode, history.meta.seeds_said());
         let file = format!("timeline-{}.svg", history.meta.mode);
         // One timeline for each mode: that of its last history.
-        std::fs::write(into.join(file), report::timeline(&title, &history))?;
+        if ours {
+            std::fs::write(into.join(file), report::timeline(&title, &history))?;
+        }
         runs.push((history.meta, verdict.counts, verdict.findings));
     }
-    let spreads: Vec<_> = runs.iter().map(|(meta, counts, _)| (meta.mode.as_str(), &counts.handover)).collect();
+    let ours = runs.iter().filter(|(meta, _, _)| meta.subject == "lockkeeper");
+    let spreads: Vec<_> = ours.map(|(meta, counts, _)| (meta.mode.as_str(), &counts.handover)).collect();
     if let Some(picture) = report::handovers("Hand-over under faults", &spreads) {
         std::fs::write(into.join("handovers.svg"), picture)?;
     }
-    std::fs::write(into.join("README.md"), report::page(&runs))?;
+    let page = [HEAD, &report::page(&runs), FOUND].concat();
+    std::fs::write(into.join("README.md"), page)?;
     Ok(())
 }

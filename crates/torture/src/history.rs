@@ -184,6 +184,9 @@ impl Class {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Meta {
     pub(crate) mode: String,
+    /// Which client took the locks; `lockkeeper` is ours.
+    #[serde(default)]
+    pub(crate) subject: String,
     /// What the faults were drawn from, one after the other.
     pub(crate) seeds: Vec<u64>,
     pub(crate) commit: String,

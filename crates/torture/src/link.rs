@@ -58,8 +58,7 @@ impl Link {
     pub(crate) fn new(to: u16) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
-        let shared =
-            Arc::new(Shared { to: AtomicU16::new(to), state: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(Shared { to: AtomicU16::new(to), state: Mutex::default(), changed: Condvar::new() });
         let link = Self { port, shared };
         let all = link.shared.clone();
         // The thread waits for connections until the process ends.

@@ -18,7 +18,7 @@ mod worker;
 use crate::args::{Cli, Command, RunArgs, SmokeArgs};
 use crate::rig::Mode;
 use crate::run::Plan;
-use crate::worker::Sections;
+use crate::worker::{Sections, Subject};
 use clap::{Parser, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,14 +26,25 @@ use std::time::Duration;
 
 type Outcome = Result<ExitCode, Box<dyn std::error::Error>>;
 
-fn main() -> Outcome {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    obey(Cli::parse().command).unwrap_or_else(|error| {
+        complain(&format!("torture: {error}"));
+        ExitCode::FAILURE
+    })
+}
+
+fn obey(command: Command) -> Outcome {
+    match command {
         Command::Worker => {
             worker::work(serde_json::from_reader(std::io::stdin())?)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Section(args) => {
             worker::section_of_a_command(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Rslock { ports } => {
+            worker::rslock(&ports)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Check { history } => Ok(told(checked(&history)?)),
@@ -64,6 +75,7 @@ impl Plan {
             names: args.names,
             gap: Duration::from_millis(args.gap_ms),
             sections: args.sections,
+            subject: args.subject,
             classes: args.classes.clone(),
         }
     }
@@ -88,6 +100,7 @@ fn smoke(args: &SmokeArgs) -> Outcome {
             names: 3,
             gap: Duration::from_millis(400),
             sections: Sections::Mixed,
+            subject: Subject::Lockkeeper,
             classes: Vec::new(),
         };
         if !one(&plan, None)? {
@@ -122,6 +135,11 @@ fn checked(history: &Path) -> Result<bool, Box<dyn std::error::Error>> {
 
 fn told(kept: bool) -> ExitCode {
     if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[allow(clippy::print_stderr, reason = "this is where a program complains")]
+fn complain(text: &str) {
+    eprintln!("{text}");
 }
 
 #[allow(clippy::print_stdout, reason = "this is what the program is for")]

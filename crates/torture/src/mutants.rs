@@ -24,7 +24,11 @@ const fn mutant(name: &'static str, mode: &'static str, args: &'static [&'static
 /// All of them.
 const MUTANTS: [Mutant; 17] = [
     mutant("plain-incr", "redis1", &["--classes", "wipe-node"]),
-    mutant("deadline-from-receipt", "redis1", &["--classes", "delay,partition", "--sections", "long"]),
+    mutant(
+        "deadline-from-receipt",
+        "redis1",
+        &["--classes", "delay,pause-worker", "--sections", "long", "--gap-ms", "150"],
+    ),
     mutant("id-per-client", "redis1", &["--classes", "delay,partition,client"]),
     mutant("release-without-compare", "redis1", &["--classes", "pause-worker,delay", "--sections", "long"]),
     mutant("renew-creates", "redis1", &["--classes", "admin", "--sections", "long"]),
@@ -33,7 +37,11 @@ const MUTANTS: [Mutant; 17] = [
     mutant("no-recheck-after-wait", "etcd3", &["--classes", "admin"]),
     mutant("fence-on-write-only", "redis1", &["--classes", "pause-worker", "--sections", "long"]),
     mutant("drop-does-nothing", "redis1", &["--classes", "pause-worker"]),
-    mutant("renewals-end-at-first-error", "redis1", &["--classes", "partition", "--sections", "long", "--gap-ms", "3000"]),
+    mutant(
+        "renewals-end-at-first-error",
+        "redis1",
+        &["--classes", "partition", "--sections", "long", "--gap-ms", "3000"],
+    ),
     mutant("no-timer-beside-push", "redis1", &["--classes", "admin,partition"]),
     mutant("no-wait-for-replicas", "redis-pair-wait", &["--classes", "kill-node", "--sections", "long"]),
     mutant("no-tombstone", "redis1", &["--classes", "delay,client", "--gap-ms", "2500"]),

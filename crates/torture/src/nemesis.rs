@@ -109,10 +109,8 @@ impl Nemesis {
         let nodes = stage.rig.ports().len();
         // One node at a time, so that a majority is always there: what a minority cannot survive is no promise.
         let on_nodes = |lasting: &Lasting| lasting.fault.target.starts_with("node");
-        let of_nodes = matches!(
-            class,
-            Class::PauseNode | Class::PauseLeader | Class::KillNode | Class::WipeNode | Class::Clock
-        );
+        let of_nodes =
+            matches!(class, Class::PauseNode | Class::PauseLeader | Class::KillNode | Class::WipeNode | Class::Clock);
         if of_nodes && (nodes == 0 || self.lasting.iter().any(on_nodes)) {
             return Ok(());
         }

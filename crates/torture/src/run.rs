@@ -6,7 +6,7 @@ use crate::link::Link;
 use crate::nemesis::{Nemesis, Stage};
 use crate::register::Registers;
 use crate::rig::Mode;
-use crate::worker::{Kind, Sections, Spec};
+use crate::worker::{Kind, Sections, Spec, Subject};
 use lockkeeper::blocking::Keeper;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -28,6 +28,7 @@ pub(crate) struct Plan {
     /// The mean time between two faults.
     pub(crate) gap: Duration,
     pub(crate) sections: Sections,
+    pub(crate) subject: Subject,
     /// Only these classes, of those that the mode knows; all when empty.
     pub(crate) classes: Vec<Class>,
 }
@@ -46,7 +47,8 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
     let room = TempDir::new();
     let rig = plan.mode.start();
     // Ways of its own, which lead to where the nodes are, and which nothing disturbs.
-    let ways = if rig.linked() { rig.ports().into_iter().map(Link::new).collect::<io::Result<_>>()? } else { Vec::new() };
+    let ways =
+        if rig.linked() { rig.ports().into_iter().map(Link::new).collect::<io::Result<_>>()? } else { Vec::new() };
     let through: Vec<u16> = if rig.linked() { ways.iter().map(Link::port).collect() } else { rig.ports() };
     let operator = Keeper::connect(rig.url(&through, 0))?;
     let registers = Registers::serve(&room.join("registers"), history)?;
@@ -58,6 +60,8 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
         worker: 0,
         kind: Kind::Async,
         url: String::new(),
+        ports: Vec::new(),
+        subject: plan.subject,
         history: history.clone(),
         socket: registers.socket().to_owned(),
         stop: stop.clone(),
@@ -94,6 +98,7 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
     crashed.extend(leftovers.1);
     let meta = Meta {
         mode: plan.mode.name(),
+        subject: serde_json::to_value(plan.subject)?.as_str().unwrap_or_default().to_owned(),
         seeds: plan.seeds.clone(),
         commit: commit(),
         versions,

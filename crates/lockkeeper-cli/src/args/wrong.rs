@@ -7,6 +7,27 @@ use lockkeeper::similar::nearest;
 use std::ffi::OsString;
 
 pub(super) fn sentence(error: &clap::Error, argv: &[OsString]) -> String {
+    without_logins(&told(error, argv))
+}
+
+/// A store's URL in the wrong place, such as right behind `--store`, may have a password.
+fn without_logins(text: &str) -> String {
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once("://") {
+        out.push_str(before);
+        out.push_str("://");
+        rest = match after.rfind('@') {
+            Some(at) => {
+                out.push('…');
+                &after[at..]
+            }
+            None => after,
+        };
+    }
+    out + rest
+}
+
+fn told(error: &clap::Error, argv: &[OsString]) -> String {
     let is = |command: &str| argv.iter().skip(1).any(|word| word == command);
     let context = |kind| said(error, kind).join(", ");
     let arg = context(ContextKind::InvalidArg);

@@ -21,6 +21,9 @@ pub(crate) struct ManualClock {
     inner: Mutex<Inner>,
     moved: Notify,
     settled: Condvar,
+    /// Where keepers without threads put their work.
+    #[cfg(feature = "internals")]
+    hands: Option<crate::testing::Hands>,
 }
 
 #[derive(Debug)]
@@ -55,19 +58,38 @@ impl Clock {
     /// A clock that stands at an arbitrary time.
     #[expect(clippy::new_without_default, reason = "a clock is made on purpose")]
     pub fn new() -> Self {
-        let now = Stamp::from_micros(1_000_000_000);
-        Self(Arc::new(ManualClock {
-            inner: Mutex::new(Inner {
-                now,
-                wall_offset: clock::wall_micros().wrapping_sub(now.as_micros()),
-                moves: 0,
-                sleeps: BTreeMap::new(),
-                seats: HashMap::new(),
-                next_seat: 0,
-            }),
-            moved: Notify::new(),
-            settled: Condvar::new(),
-        }))
+        #[cfg(feature = "internals")]
+        return Self::with_hands(None);
+        #[cfg(not(feature = "internals"))]
+        Self(Arc::new(ManualClock { inner: Inner::new(), moved: Notify::new(), settled: Condvar::new() }))
+    }
+
+    #[cfg(feature = "internals")]
+    pub(crate) fn with_hands(hands: Option<crate::testing::Hands>) -> Self {
+        Self(Arc::new(ManualClock { inner: Inner::new(), moved: Notify::new(), settled: Condvar::new(), hands }))
+    }
+
+    #[cfg(feature = "internals")]
+    pub(crate) fn hands(&self) -> Option<&crate::testing::Hands> {
+        self.0.hands()
+    }
+
+    /// Moves it without running anything, and wakes what is due; for keepers without threads.
+    #[cfg(feature = "internals")]
+    pub(crate) fn jump(&self, by: Duration) {
+        let mut inner = self.0.lock();
+        inner.now = inner.now.after(by);
+        let due = inner.sleeps.first_key_value().is_some_and(|(at, _)| *at <= inner.now);
+        drop(inner);
+        if due {
+            self.0.moved.notify_waiters();
+        }
+    }
+
+    /// When the first keeper's thread that sleeps wakes.
+    #[cfg(feature = "internals")]
+    pub(crate) fn first_sleep(&self) -> Option<Stamp> {
+        self.0.lock().sleeps.keys().next().copied().filter(|at| at.as_micros() < u64::MAX)
     }
 
     /// Lets `by` pass as real time does: every timer, renewals included, fires at its own time.
@@ -95,7 +117,26 @@ impl Clock {
     }
 }
 
+impl Inner {
+    fn new() -> Mutex<Self> {
+        let now = Stamp::from_micros(1_000_000_000);
+        Mutex::new(Self {
+            now,
+            wall_offset: clock::wall_micros().wrapping_sub(now.as_micros()),
+            moves: 0,
+            sleeps: BTreeMap::new(),
+            seats: HashMap::new(),
+            next_seat: 0,
+        })
+    }
+}
+
 impl ManualClock {
+    #[cfg(feature = "internals")]
+    pub(crate) fn hands(&self) -> Option<&crate::testing::Hands> {
+        self.hands.as_ref()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

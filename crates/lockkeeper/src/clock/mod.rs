@@ -70,6 +70,15 @@ impl Clock {
         }
     }
 
+    /// Where a keeper without a thread puts its work: a test polls it.
+    #[cfg(feature = "internals")]
+    pub(crate) fn hands(&self) -> Option<&crate::testing::Hands> {
+        match self {
+            Self::System => None,
+            Self::Manual(clock) => clock.hands(),
+        }
+    }
+
     /// Microseconds of the wall clock that belong to `now`; moves with a manual clock.
     pub(crate) fn wall_micros(&self) -> u64 {
         match self {
@@ -120,11 +129,12 @@ pub(crate) struct Sleeper {
 }
 
 impl Sleeper {
-    /// Must be made inside a Tokio runtime with I/O and time.
-    pub(crate) fn new() -> Self {
+    /// For the system's clock it must be made inside a Tokio runtime with I/O and time.
+    #[cfg_attr(not(target_os = "linux"), allow(unused_variables, reason = "only Linux has such a timer"))]
+    pub(crate) fn new(clock: &Clock) -> Self {
         Self {
             #[cfg(target_os = "linux")]
-            timer: linux::timer().ok(),
+            timer: matches!(clock, Clock::System).then(linux::timer).and_then(Result::ok),
         }
     }
 
@@ -202,7 +212,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_sleeper_wakes_at_its_stamp() {
-        let sleeper = Sleeper::new();
+        let sleeper = Sleeper::new(&Clock::System);
         for ms in [5, 1, 3] {
             let at = system_now().after(Duration::from_millis(ms));
             while system_now() < at {

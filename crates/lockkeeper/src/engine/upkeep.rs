@@ -14,6 +14,15 @@ use std::time::Duration;
 pub(super) const BATCH: usize = 1000;
 
 pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> {
+    #[cfg(feature = "internals")]
+    if clock.hands().is_some() {
+        let upkeep = Upkeep(engine(store, clock, None));
+        let engine = upkeep.0.clone();
+        if let Some(hands) = engine.clock.hands() {
+            hands.add(upkeep.run());
+        }
+        return Ok(engine);
+    }
     let failed =
         |e: std::io::Error| Error::new(ErrorKind::Unexpected, "cannot start the keeper's thread").with_source(e);
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -21,20 +30,7 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
     #[cfg(feature = "testing")]
     let seat = if let Clock::Manual(manual) = &clock { Some(manual.join(&mut builder)) } else { None };
     let runtime = builder.build().map_err(failed)?;
-    let info = store.info();
-    let metrics = Metrics::new(info.scheme);
-    let engine = Arc::new(Engine {
-        store,
-        clock,
-        state: Mutex::new(State::new(info.queue, if info.local { Ids::Counted } else { Ids::Drawn(Vec::new()) })),
-        metrics,
-        info,
-        bell: Notify::new(),
-        drained: Condvar::new(),
-        drained_async: Notify::new(),
-        runtime: runtime.handle().clone(),
-        pid: std::process::id(),
-    });
+    let engine = engine(store, clock, Some(runtime.handle().clone()));
     let upkeep = Upkeep(engine.clone());
     std::thread::Builder::new()
         .name("lockkeeper".into())
@@ -54,13 +50,30 @@ pub(super) fn start(store: Arc<dyn Store>, clock: Clock) -> Result<Arc<Engine>> 
     Ok(engine)
 }
 
+fn engine(store: Arc<dyn Store>, clock: Clock, runtime: Option<tokio::runtime::Handle>) -> Arc<Engine> {
+    let info = store.info();
+    let metrics = Metrics::new(info.scheme);
+    Arc::new(Engine {
+        store,
+        clock,
+        state: Mutex::new(State::new(info.queue, if info.local { Ids::Counted } else { Ids::Drawn(Vec::new()) })),
+        metrics,
+        info,
+        bell: Notify::new(),
+        drained: Condvar::new(),
+        drained_async: Notify::new(),
+        runtime,
+        pid: std::process::id(),
+    })
+}
+
 /// The thread's hold on the engine; after a panic it tells every guard and task.
 struct Upkeep(Arc<Engine>);
 
 impl Upkeep {
     async fn run(self) {
         let engine = &self.0;
-        let sleeper = Sleeper::new();
+        let sleeper = Sleeper::new(&engine.clock);
         let store = engine.store.clone();
         let told = Arc::downgrade(engine);
         let mut tending = std::pin::pin!(store.tend(Sink::new(move |event| {
@@ -83,12 +96,21 @@ impl Upkeep {
         engine.settled();
     }
 
+    /// Runs a call beside the loop.
+    fn beside(&self, call: impl Future<Output = ()> + Send + 'static) {
+        #[cfg(feature = "internals")]
+        if let Some(hands) = self.0.clock.hands() {
+            return hands.add(call);
+        }
+        tokio::spawn(call);
+    }
+
     /// Sends the calls that are due. They run beside the loop, so that one that hangs delays no other.
     fn send(&self, work: Work, now: Stamp) {
         let Work { renew, acquire, release, limit } = work;
         for Calls { keys, claims } in batches(renew) {
             let engine = self.0.clone();
-            tokio::spawn(async move {
+            self.beside(async move {
                 let answers = call(&engine, &claims, limit, |s, c| Box::pin(async move { s.renew(c).await })).await;
                 let at = engine.clock.now();
                 engine.with_state(|s| keys.iter().zip(answers).for_each(|(key, a)| s.renewed(*key, now, a, at)));
@@ -96,7 +118,7 @@ impl Upkeep {
         }
         for Calls { keys, claims } in batches(acquire) {
             let engine = self.0.clone();
-            tokio::spawn(async move {
+            self.beside(async move {
                 let answers =
                     call(&engine, &claims, limit, |s, c| Box::pin(async move { s.try_acquire(c).await })).await;
                 let at = engine.clock.now();
@@ -105,7 +127,7 @@ impl Upkeep {
         }
         for Calls { keys, claims } in batches(release) {
             let engine = self.0.clone();
-            tokio::spawn(async move {
+            self.beside(async move {
                 let answers = call(&engine, &claims, limit, |s, c| Box::pin(async move { s.release(c).await })).await;
                 let at = engine.clock.now();
                 engine.with_state(|s| keys.iter().zip(answers).for_each(|(key, a)| s.released(*key, &a, at)));

@@ -2,6 +2,7 @@
 
 use crate::clock::Stamp;
 use crate::error::Error;
+use crate::mutant::planted;
 use crate::store::{Claim, Held};
 use crate::timing::{back_off, call_limit, jitter};
 use std::time::Duration;
@@ -58,7 +59,10 @@ impl Wait {
         self.trouble = None;
         self.failures = 0;
         let w = claim.waiter_lease();
-        self.next = if claim.queue {
+        self.next = if claim.queue && planted("no-timer-beside-push") {
+            // A planted bug: never, as far as a test can see.
+            now.after(Duration::from_secs(86_400))
+        } else if claim.queue {
             let keep_alive = claim.stamp.after(w / 3).max(now.after(Duration::from_millis(1)));
             // Only the first in line asks when the holder's lease should end. The others are told, or keep their places
             // alive.
@@ -108,6 +112,8 @@ pub(super) struct Ending {
     pub(super) awaited: bool,
     /// The thread has sent the release once more.
     pub(super) repeated: bool,
+    /// The release was sent at least once.
+    sent: bool,
     limit: Duration,
     failures: u32,
 }
@@ -128,14 +134,26 @@ impl Ending {
             in_flight: false,
             awaited: false,
             repeated: false,
+            sent: false,
             limit: release_limit(ttl),
             failures: 0,
         }
     }
 
+    /// Whether nothing is left to release. At least one release goes out, however late: after a pause of the process the
+    /// keeper does not know what became of the claim, which may have been in line, or still on its way.
+    pub(super) fn is_over(&self, now: Stamp) -> bool {
+        self.sent && now >= self.until
+    }
+
+    /// Whether a release was not answered.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failures > 0
+    }
+
     /// A release goes out; when to give up on it.
     pub(super) fn sent(&mut self, now: Stamp) -> Stamp {
-        self.in_flight = true;
+        (self.in_flight, self.sent) = (true, true);
         self.next = now.after(self.limit);
         self.next
     }

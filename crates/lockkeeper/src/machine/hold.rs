@@ -4,6 +4,7 @@
 //! the lease. Errors do not end the guard earlier. At the deadline the guard is lost, even with a call still in flight.
 
 use crate::clock::Stamp;
+use crate::mutant::planted;
 use crate::store::{Grant, LossReason};
 use std::time::Duration;
 
@@ -224,12 +225,16 @@ impl Hold {
                 Outputs::one(Output::Changed(self.phase))
             }
             Input::Renewed { stamp, lease } => {
+                // A planted bug: see `mutant.rs`.
+                let stamp = if planted("deadline-from-receipt") { now } else { stamp };
                 self.lease_end = self.lease_end.max(deadline(stamp, lease));
                 self.renew_at = stamp.after(lease.min(self.ttl) / 3).max(now.after(self.ttl / 30));
                 self.give_up = None;
                 self.change(Phase::Held)
             }
             Input::Failed => self.failed(now),
+            // A planted bug: see `mutant.rs`.
+            Input::RenewNow if self.phase == Phase::Suspect && planted("renewals-end-at-first-error") => Outputs::NONE,
             Input::RenewNow => {
                 (self.renew_at, self.give_up) = (now, None);
                 Outputs::NONE
@@ -258,7 +263,8 @@ impl Hold {
         self.give_up = None;
         let pause = (self.held_until().since(now) / 8)
             .clamp(Duration::from_millis(1), (self.ttl / 10).max(Duration::from_millis(1)));
-        self.renew_at = now.after(pause);
+        // A planted bug: see `mutant.rs`.
+        self.renew_at = if planted("renewals-end-at-first-error") { self.held_until() } else { now.after(pause) };
         self.change(Phase::Suspect)
     }
 

@@ -6,6 +6,7 @@
 //! with that quorum and gets in there only after the earlier one left, so it draws more. Neither the highest number alone
 //! nor confirming it on some other majority would do; the models show both going wrong.
 
+use crate::mutant::planted;
 use std::time::Duration;
 
 /// How far ahead of its clock a claim proposes, in microseconds: more than nodes and callers usually differ by, so that
@@ -21,6 +22,10 @@ pub const fn quorum(nodes: usize) -> usize {
 /// The number a claim proposes: ahead of its clock. Numbers of other names do not count, nor does an earlier one of this
 /// name: nodes know those, and a damaged one would spread.
 pub fn propose(clock_us: u64) -> u64 {
+    if planted("no-write-back") {
+        // A planted bug: lower than all numbers of the nodes, so each draws its own.
+        return 1;
+    }
     clock_us.saturating_add(AHEAD_US)
 }
 
@@ -138,11 +143,15 @@ impl Ballot {
     }
 
     fn judge(&mut self) -> Verdict {
-        let spare = self.votes.len() - self.quorum;
         if self.votes.contains(&Vote::Cancelled) {
             return Verdict::Cancelled;
         }
         let failed = self.count(|v| v == Vote::Failed);
+        // A planted bug: see `mutant.rs`.
+        if planted("quorum-of-reachable") {
+            self.quorum = quorum(self.votes.len() - failed);
+        }
+        let spare = self.votes.len() - self.quorum;
         if failed > spare {
             return Verdict::Unavailable;
         }
@@ -160,6 +169,10 @@ impl Ballot {
             return verdict;
         }
         let highest = self.votes.iter().filter_map(|v| v.number()).max().unwrap_or(0);
+        // A planted bug: see `mutant.rs`.
+        if planted("no-write-back") {
+            return Verdict::Granted(highest);
+        }
         if self.count(|v| v.number().is_some_and(|n| n <= self.target)) < self.quorum {
             self.target = highest;
         }
@@ -224,6 +237,10 @@ impl Tally {
             Some(true) => self.yes += 1,
             Some(false) => self.no += 1,
             None => self.failed += 1,
+        }
+        // A planted bug: see `mutant.rs`.
+        if planted("quorum-of-reachable") {
+            self.quorum = quorum(self.nodes - self.failed);
         }
     }
 

@@ -25,9 +25,13 @@
 //! keeper keeps time on a thread of its own, by the clock that it was built with. Without [`Clock`] a `.wait(60 s)`
 //! takes 60 s.
 
+#[cfg(feature = "internals")]
+mod by_hand;
 mod faults;
 mod listener;
 
+#[cfg(feature = "internals")]
+pub(crate) use by_hand::Hands;
 pub use crate::clock::manual::Clock;
 pub use faults::{Faults, FaultyStore, Op};
 pub use listener::Listener;

@@ -112,5 +112,7 @@ mod tests {
         s.fault(2, Class::WipeNode, "node 1", "wiped", (65, 66));
         let verdict = s.verdict();
         assert_eq!((verdict.violations(Property::Fence), verdict.findings.len()), (0, 1));
+        s.meta.forgets = false;
+        assert_eq!(s.verdict().violations(Property::Fence), 1);
     }
 }

@@ -143,6 +143,10 @@ mod tests {
         assert_eq!(s.verdict().findings, []);
         s.held(4, "a", (0, 50, 60), 9);
         assert_eq!(s.verdict().violations(Property::Exclusion), 1);
+        let mut s = Sample::new();
+        s.held(4, "a", (0, 50, 60), 9);
+        s.wants(1, "a", Wanted::Shared).held(1, "a", (0, 59, 100), 9);
+        assert_eq!(s.verdict().violations(Property::Exclusion), 1);
     }
 
     #[test]

@@ -57,7 +57,6 @@ fn level(history: &History, worker: &Worker, which: usize) -> Option<((u64, u32)
 #[cfg(test)]
 mod tests {
     use super::super::sample::{Sample, findings};
-    use super::*;
 
     fn worker(fds: [u32; 8]) -> Sample {
         let mut s = Sample::new();

@@ -1,4 +1,5 @@
-//! (f) A loss is told within a TTL, and without a fault no guard is lost.
+//! (f) A loss is told within a TTL, and without a fault no guard is lost: neither before the first one, nor at the end of a
+//! time without faults in which a renewal could have come through.
 
 use super::read::{Attempt, Grant, History};
 use super::slice::{self, millis, who};
@@ -29,21 +30,30 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
                 let (property, slice) = (Property::Losses, slice::slice(history, lines));
                 verdict.findings.push(Finding { property, sentence, slice, excused: false });
             }
-            groundless(history, attempt, verdict);
+            groundless(history, spells, attempt, verdict);
         }
     }
 }
 
-fn groundless(history: &History, attempt: &Attempt, verdict: &mut Verdict) {
+fn groundless(history: &History, spells: &Spells<'_>, attempt: &Attempt, verdict: &mut Verdict) {
     let Some((at, reason)) = &attempt.lost else { return };
     let plain: String = reason.chars().filter(char::is_ascii_alphabetic).collect::<String>().to_lowercase();
-    if *at >= history.meta.calm_until || OWN.iter().any(|own| plain.contains(own)) {
+    if OWN.iter().any(|own| plain.contains(own)) {
         return;
     }
+    // A guard is renewed three times per TTL, and believes itself for one TTL from the last time that went well.
+    let since = at.saturating_sub(history.ttl() / 10 * 9);
+    let when = if *at < history.meta.calm_until {
+        "before any fault"
+    } else if spells.quiet(since, *at) {
+        "though there was no fault for most of a TTL"
+    } else {
+        return;
+    };
     verdict.counts.false_losses += 1;
     let mut lines = slice::granted(history, attempt);
     lines.extend(slice::end(attempt));
-    let sentence = format!("{} was told that '{}' is lost, before any fault", who(attempt.op), attempt.name);
+    let sentence = format!("{} was told that '{}' is lost, {when}", who(attempt.op), attempt.name);
     let (property, slice) = (Property::Losses, slice::slice(history, lines));
     verdict.findings.push(Finding { property, sentence, slice, excused: false });
 }
@@ -51,7 +61,6 @@ fn groundless(history: &History, attempt: &Attempt, verdict: &mut Verdict) {
 #[cfg(test)]
 mod tests {
     use super::super::sample::{MS, Sample, findings};
-    use super::*;
     use crate::history::Class;
 
     fn broken(kept: u64) -> Sample {
@@ -90,6 +99,25 @@ mod tests {
              | +1.111000s worker 0, op 1: still has 'a', until +2.011000s\n"
         );
         assert_eq!((verdict.counts.late_losses, verdict.counts.losses), (1, 1));
+    }
+
+    #[test]
+    fn a_loss_at_the_end_of_a_quiet_time_is_found() {
+        let lost = |at: u64| {
+            let mut s = Sample::new();
+            s.meta.calm_until = 50 * MS;
+            s.asked(1, 60, "a").granted(1, 70, 5);
+            s.fault(1, Class::Partition, "worker 7", "both ways", (100, 300));
+            s.lost(1, at, "expired");
+            findings(&s.verdict())
+        };
+        assert_eq!(lost(1_190), "");
+        assert_eq!(
+            lost(1_210),
+            "(f) worker 0, op 1 was told that 'a' is lost, though there was no fault for most of a TTL\n\
+             | +0.070000s worker 0, op 1: has 'a', token 5, until +1.070000s\n\
+             | +1.210000s worker 0, op 1: is told that 'a' is lost: expired\n"
+        );
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(crate) use print::print;
 pub(crate) use read::History;
 #[cfg(test)]
 pub(crate) use sample::{meta as sample_meta, short as sample_history};
-pub(crate) use spells::{Spell, Spells};
+pub(crate) use spells::Spells;
 
 use serde::{Deserialize, Serialize};
 

@@ -14,7 +14,7 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
     for (name, attempts) in history.names() {
         healed(history, spells, verdict, name, &attempts);
         if history.meta.fifo {
-            order(history, verdict, name, &attempts);
+            order(history, spells, verdict, name, &attempts);
         }
     }
 }
@@ -78,8 +78,8 @@ fn end(history: &History, spells: &Spells<'_>, attempt: &Attempt) -> Nanos {
 
 /// In the calm part: counts grants to callers that came later than one who still waits. Arrivals at the server may swap
 /// on their way, but not by a whole TTL.
-fn order(history: &History, verdict: &mut Verdict, name: &str, attempts: &[&Attempt]) {
-    let callers = in_line(history, attempts);
+fn order(history: &History, spells: &Spells<'_>, verdict: &mut Verdict, name: &str, attempts: &[&Attempt]) {
+    let callers = in_line(history, spells, attempts);
     let mut answers: Vec<&InLine<'_>> = callers.iter().collect();
     answers.sort_by_key(|caller| caller.until);
     let mut arrivals: Vec<&InLine<'_>> = answers.clone();
@@ -119,10 +119,15 @@ struct InLine<'a> {
 
 /// The callers that wait. A keeper has one place in line at a time: its next task joins when the one before has its grant,
 /// or takes over the place of one that gives up.
-fn in_line<'a>(history: &History, attempts: &[&'a Attempt]) -> Vec<InLine<'a>> {
-    let until = |attempt: &Attempt| attempt.resolved().unwrap_or(history.meta.ended);
+fn in_line<'a>(history: &History, spells: &Spells<'_>, attempts: &[&'a Attempt]) -> Vec<InLine<'a>> {
+    // A worker that has died waits no more.
+    let until = |attempt: &Attempt| {
+        let gone = attempt.resolved().into_iter().chain(spells.death(attempt.op)).min();
+        gone.unwrap_or(history.meta.ended)
+    };
     // A call that gives up soon may not have waited at all.
-    let waits = |attempt: &Attempt| attempt.grant.is_some() || until(attempt) - attempt.asked > history.ttl();
+    let waits =
+        |attempt: &Attempt| attempt.grant.is_some() || until(attempt).saturating_sub(attempt.asked) > history.ttl();
     // Per worker: when all earlier tasks had their answers, and since when a place may have been handed down.
     let mut keepers: HashMap<u32, (Nanos, Nanos)> = HashMap::new();
     let mut callers = Vec::new();
@@ -142,6 +147,7 @@ fn in_line<'a>(history: &History, attempts: &[&'a Attempt]) -> Vec<InLine<'a>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::read::Worker;
     use super::super::sample::{MS, Sample, findings};
     use super::*;
     use crate::history::Class;
@@ -249,6 +255,20 @@ mod tests {
         assert_eq!(run(9 << 32), 1);
         assert_eq!(run(2 << 32 | 9), 0, "it joined when the other gave up");
         assert_eq!(run(3 << 32 | 9), 0, "it took over the place of the other");
+    }
+
+    #[test]
+    fn a_recipe_may_hold_one_lock_while_it_waits_for_another() {
+        let run = |op: Op| {
+            let mut s = healing();
+            s.refused(2, 15_000, "busy");
+            s.asked(op, 9_700, "a");
+            s.refused(op, 10_500, "busy");
+            let mut history = s.history();
+            history.workers.insert(1, Worker { kind: "recipe".to_owned(), ..Worker::default() });
+            super::super::check(&history).counts.waits_judged
+        };
+        assert_eq!((run(7), run(1 << 32)), (1, 0));
     }
 
     #[test]

@@ -100,7 +100,9 @@ impl History {
     /// # Errors
     /// A file cannot be read, or a line is not of the format.
     pub(crate) fn read(dir: &Path) -> io::Result<Self> {
-        let meta = serde_json::from_slice(&std::fs::read(dir.join("meta.json"))?)?;
+        let place = dir.join("meta.json");
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", place.display()));
+        let meta = serde_json::from_slice(&std::fs::read(&place).map_err(named)?).map_err(|e| named(e.into()))?;
         let mut history = Self::new(meta);
         for (worker, path) in workers(dir)? {
             let events = lines(&path)?;

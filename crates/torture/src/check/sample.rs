@@ -22,6 +22,7 @@ pub(super) struct Sample {
 pub(crate) fn meta() -> Meta {
     Meta {
         mode: "sample".to_owned(),
+        subject: "lockkeeper".into(),
         seeds: vec![1],
         commit: "abc".to_owned(),
         versions: vec!["sample 1.0".to_owned()],

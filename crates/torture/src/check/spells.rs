@@ -72,11 +72,18 @@ impl<'a> Spells<'a> {
         self.deaths.get(&worker_of(op)).copied()
     }
 
-    /// Operators who broke the lock of that name.
+    /// Whether no fault was there at any moment from one to another.
+    pub(crate) fn quiet(&self, from: Nanos, to: Nanos) -> bool {
+        !self.all.iter().any(|spell| spell.fault.at <= to && spell.until >= from)
+    }
+
+    /// Operators who broke the lock of that name, or flushed all locks of the only server.
     pub(crate) fn breaks(&self, name: &str) -> Vec<&Spell<'a>> {
         let breaks = |fault: &Fault| fault.detail.starts_with("break") || fault.detail.starts_with("DEL");
         let of = |spell: &&Spell<'a>| {
-            spell.fault.class == Class::Admin && spell.fault.target == name && breaks(spell.fault) && !spell.failed
+            let fault = spell.fault;
+            let flushed = fault.target == "all" && fault.detail == "FLUSHALL";
+            fault.class == Class::Admin && (flushed || fault.target == name && breaks(fault)) && !spell.failed
         };
         self.all.iter().filter(of).collect()
     }

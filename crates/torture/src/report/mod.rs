@@ -14,19 +14,21 @@ use std::fmt::Write as _;
 /// One run, with what the checkers said of it.
 pub(crate) type Run = (Meta, Counts, Vec<Finding>);
 
-/// All runs of one mode.
+/// All runs of one client in one mode.
 struct Of<'a> {
     mode: &'a str,
+    subject: &'a str,
     runs: Vec<&'a Run>,
     counts: Counts,
 }
 
-/// The runs by mode, in the order in which modes first appear.
-fn by_mode(runs: &[Run]) -> Vec<Of<'_>> {
+/// The runs by mode and client, in the order in which they first appear.
+fn by_mode<'a>(runs: &[&'a Run]) -> Vec<Of<'a>> {
     let mut modes: Vec<Of<'_>> = Vec::new();
     for run in runs {
-        let place = modes.iter().position(|of| of.mode == run.0.mode).unwrap_or_else(|| {
-            modes.push(Of { mode: &run.0.mode, runs: Vec::new(), counts: Counts::default() });
+        let (mode, subject) = (run.0.mode.as_str(), run.0.subject.as_str());
+        let place = modes.iter().position(|of| (of.mode, of.subject) == (mode, subject)).unwrap_or_else(|| {
+            modes.push(Of { mode, subject, runs: Vec::new(), counts: Counts::default() });
             modes.len() - 1
         });
         modes[place].runs.push(run);
@@ -46,9 +48,11 @@ impl Of<'_> {
     }
 }
 
-/// Tables in Markdown, one row for each mode, and a list of all violations.
+/// Tables in Markdown, one row for each mode, and a list of all violations. Other clients have a table of their own.
 pub(crate) fn page(runs: &[Run]) -> String {
-    let modes = by_mode(runs);
+    let is_ours = |run: &&Run| matches!(run.0.subject.as_str(), "" | "lockkeeper");
+    let (runs, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(is_ours);
+    let modes = by_mode(&runs);
     let mut all = Counts::default();
     runs.iter().for_each(|run| all.add(&run.1));
     let violations: usize = runs.iter().map(|run| run.2.iter().filter(|finding| !finding.excused).count()).sum();
@@ -91,8 +95,37 @@ pub(crate) fn page(runs: &[Run]) -> String {
     found(&mut page, &modes);
     times(&mut page, &modes);
     faults(&mut page, &modes);
-    list(&mut page, runs, &modes);
+    other_clients(&mut page, &by_mode(&others));
+    list(&mut page, &runs, &modes);
     page
+}
+
+/// What the same faults do to clients without tokens: what they protect is the naked register.
+fn other_clients(page: &mut String, others: &[Of<'_>]) {
+    if others.is_empty() {
+        return;
+    }
+    page.push_str("\n## Other clients under the same faults\n\n");
+    let row = |of: &Of<'_>| {
+        let counts = &of.counts;
+        let mut cells = vec![format!("{}, {}", of.subject, of.mode)];
+        cells.extend([counts.operations, counts.granted, counts.faults_in_all(), counts.overlaps].map(thousands));
+        cells.extend([longest(counts), thousands(counts.lost_naked), time_of(counts, 0.5), time_of(counts, 0.99)]);
+        cells
+    };
+    let head = ["client, mode", "operations", "granted", "faults", "believed overlaps", "longest"];
+    let more = ["lost updates, naked", "hand-over p50", "p99"];
+    table(page, &[&head[..], &more[..]].concat(), others.iter().map(row));
+}
+
+/// The longest overlap.
+fn longest(counts: &Counts) -> String {
+    if counts.overlaps == 0 { "–".to_owned() } else { time(counts.overlap_max_us) }
+}
+
+/// A quantile of hand-overs.
+fn time_of(counts: &Counts, part: f64) -> String {
+    counts.handover.quantile(part).map_or_else(|| "–".to_owned(), time)
 }
 
 /// Violations, and what a promise does not cover.
@@ -116,8 +149,7 @@ fn found(page: &mut String, modes: &[Of<'_>]) {
             0 => of.findings(property, false).to_string(),
             excused => format!("{} ({excused} excused)", of.findings(property, false)),
         }));
-        let longest = if counts.overlaps == 0 { "–".to_owned() } else { time(counts.overlap_max_us) };
-        cells.extend([thousands(counts.overlaps), longest]);
+        cells.extend([thousands(counts.overlaps), longest(counts)]);
         let figures = [counts.lost_naked, counts.lost_fenced, counts.losses];
         cells.extend(figures.map(thousands));
         let figures = [counts.late_losses, counts.false_losses, counts.leaks, counts.not_searched];
@@ -132,10 +164,9 @@ fn times(page: &mut String, modes: &[Of<'_>]) {
         "\n## Hand-over\n\nFrom the call of a release to the answer of the next caller in line, faults included.\n\n",
     );
     let row = |of: &Of<'_>| {
-        let spread = &of.counts.handover;
-        let part = |part| spread.quantile(part).map_or_else(|| "–".to_owned(), time);
-        let max = if spread.count == 0 { "–".to_owned() } else { time(spread.max_us) };
-        vec![of.mode.to_owned(), thousands(spread.count), part(0.5), part(0.99), max, thousands(of.counts.overtakings)]
+        let counts = &of.counts;
+        let [p50, p99, max] = [0.5, 0.99, 1.0].map(|part| time_of(counts, part));
+        vec![of.mode.to_owned(), thousands(counts.handover.count), p50, p99, max, thousands(counts.overtakings)]
     };
     table(page, &["mode", "hand-overs", "p50", "p99", "max", "overtakings without faults"], modes.iter().map(row));
 }
@@ -152,9 +183,9 @@ fn faults(page: &mut String, modes: &[Of<'_>]) {
 }
 
 /// Each run with what repeats it, versions, and violations in words.
-fn list(page: &mut String, runs: &[Run], modes: &[Of<'_>]) {
+fn list(page: &mut String, runs: &[&Run], modes: &[Of<'_>]) {
     page.push_str("\n## Runs\n\n");
-    let row = |(meta, counts, findings): &Run| {
+    let row = |(meta, counts, findings): &&Run| {
         let violations = findings.iter().filter(|finding| !finding.excused).count();
         let (seed, operations) = (meta.seeds_said(), thousands(counts.operations));
         let faults = thousands(counts.faults_in_all());
@@ -260,6 +291,16 @@ mod tests {
         assert!(page.contains("| kill-node | 6 | 3 |\n") && page.contains("| disk | – | – |\n"), "{page}");
         assert!(page.contains("| etcd3 | 8 | abc1234 | 1 | 1.0 s | 1,200 | 3 | 0 |\n"), "{page}");
         assert!(page.ends_with("- (c) redis1, seed 7: two held it\n"), "{page}");
+    }
+
+    #[test]
+    fn other_clients_have_a_table_and_no_violations_of_ours() {
+        let mut other = run("redis1", 7);
+        other.0.subject = "redis-py".to_owned();
+        let page = page(&[run("redis1", 8), other]);
+        assert!(page.starts_with("0 violations in 1,200 operations"), "{page}");
+        let row = "| redis-py, redis1 | 1,200 | 1,000 | 3 | 2 | 12 ms | 0 | 501 µs | 2.5 s |\n";
+        assert!(page.contains(row) && !page.contains("two held it"), "{page}");
     }
 
     #[test]

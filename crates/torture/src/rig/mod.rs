@@ -77,7 +77,9 @@ impl Mode {
             Self::Sqlite => (&[Disk], &[]),
             Self::Redis1 => (&[PauseNode, KillNode, WipeNode, Clock], &[WipeNode, Clock]),
             // Replication is asynchronous: the replica may not know of the last grants.
-            Self::RedisPair | Self::RedisPairWait => (&[PauseNode, KillNode], &[KillNode]),
+            Self::RedisPair => (&[PauseNode, KillNode], &[KillNode]),
+            // A grant or renewal that the replica does not have is not believed.
+            Self::RedisPairWait => (&[PauseNode, KillNode], &[]),
             Self::RedisCluster => (&[PauseNode, PauseLeader, KillNode], &[KillNode, PauseNode, PauseLeader]),
             Self::Redlock5 => (&[PauseNode, KillNode, WipeNode, Clock], &[WipeNode, Clock]),
             Self::Postgres | Self::Mariadb => (&[PauseNode, KillNode, Clock], &[Clock]),

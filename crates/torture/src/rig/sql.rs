@@ -129,7 +129,8 @@ impl Rig for Mariadb {
         self.0.step_clock(seconds);
     }
     fn mistake(&mut self, _: &mut Rng) -> Option<String> {
-        let ids = self.0.sql("SELECT id FROM information_schema.processlist WHERE db = 'test' AND id <> connection_id()");
+        let ids =
+            self.0.sql("SELECT id FROM information_schema.processlist WHERE db = 'test' AND id <> connection_id()");
         for id in ids.lines() {
             // It may have ended by itself meanwhile.
             let _ = self.0.try_sql(&format!("KILL {id}"));

@@ -1,6 +1,6 @@
 //! `lockkeeper run`, whose command is this program again.
 
-use super::{Spec, Worker};
+use super::{Spec, Subject, Worker};
 use crate::history::{Ending, Event, Log, Op, Wanted, What, now};
 use crate::register::{Client, Shown};
 use std::io;
@@ -30,21 +30,46 @@ pub(super) fn work(worker: &Worker) -> Outcome {
     Ok(worker.log(What::Stopped { held: 0, releasing: 0 })?)
 }
 
-/// Runs a section under `lockkeeper run`; its exit code.
+/// Runs a section under a command that locks; its exit code.
 fn run(spec: &Spec, op: Op, name: &str, pause: Duration) -> io::Result<Option<i32>> {
-    let seconds = |time: Duration| format!("{}ms", time.as_millis());
-    let mut command = Command::new(&spec.program);
-    command.env("LOCKKEEPER_STORE", &spec.url).stdin(Stdio::null());
-    command.args(["run", "--ttl", &seconds(spec.ttl), "--wait", &seconds(spec.ttl * 5), name, "--"]);
-    command.arg(std::env::current_exe()?).args(["section", "--op", &op.to_string()]);
+    let seconds = |time: Duration| time.as_secs().max(1).to_string();
+    let mut command = match spec.subject {
+        Subject::Etcdctl => {
+            let hosts: Vec<String> = spec.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+            let mut command = Command::new("etcdctl");
+            command.env("ETCDCTL_API", "3").args(["--endpoints", &hosts.join(",")]);
+            command.args(["lock", "--ttl", &seconds(spec.ttl), name, "--"]);
+            command
+        }
+        Subject::Flock => {
+            let file = format!("{}.{name}", spec.url.trim_start_matches("sqlite:"));
+            let mut command = Command::new("flock");
+            command.args(["-w", &seconds(spec.ttl * 5), "-E", "75", &file]);
+            command
+        }
+        _ => {
+            let millis = |time: Duration| format!("{}ms", time.as_millis());
+            let mut command = Command::new(&spec.program);
+            command.env("LOCKKEEPER_STORE", &spec.url);
+            command.args(["run", "--ttl", &millis(spec.ttl), "--wait", &millis(spec.ttl * 5), name, "--"]);
+            command
+        }
+    };
+    command.stdin(Stdio::null());
+    command.arg(std::env::current_exe()?).args(["section", "--name", name, "--op", &op.to_string()]);
     command.args(["--worker", &spec.worker.to_string(), "--pause-us", &pause.as_micros().to_string()]);
     command.arg("--socket").arg(&spec.socket).arg("--history").arg(&spec.history);
     Ok(command.status()?.code())
 }
 
+/// A command that was not run for so long, in nanoseconds, counts on its lock no more.
+const PAUSED: u64 = 250_000_000;
+
 /// What `torture section` is told.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SectionArgs {
+    #[arg(long)]
+    name: String,
     #[arg(long)]
     op: Op,
     #[arg(long)]
@@ -62,18 +87,24 @@ pub(crate) fn section(args: &SectionArgs) -> Outcome {
     let log = Log::open(&args.history, &format!("worker-{}.jsonl", args.worker))?;
     let op = args.op;
     let says = |what: What| log.line(&Event { at: now(), what });
-    let variable = |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set: start it by `lockkeeper run`"));
-    let (name, token, holder) =
-        (variable("LOCKKEEPER_NAME")?, variable("LOCKKEEPER_TOKEN")?.parse()?, variable("LOCKKEEPER_HOLDER")?);
+    // Other commands that lock give neither.
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let (token, holder) = (variable("LOCKKEEPER_TOKEN").parse().unwrap_or(0), variable("LOCKKEEPER_HOLDER"));
     says(What::Granted { op, token, holder: holder.clone(), valid_until: now() })?;
-    let shown = Shown { op, name, token, holder };
+    let shown = Shown { op, name: args.name.clone(), token, holder };
     let mut registers = Client::connect(&args.socket)?;
-    if registers.enter(&shown)? {
+    if token == 0 || registers.enter(&shown)? {
         let versions = registers.read(&shown)?;
         let end = Instant::now() + Duration::from_micros(args.pause_us);
+        let mut last = now();
         while let left @ 1.. = end.saturating_duration_since(Instant::now()).as_micros() {
             thread::sleep(Duration::from_micros(u64::try_from(left).unwrap_or(0).min(20_000)));
             let at = now();
+            // It may run for a moment after a pause, until it is ended: a careful command notices by itself.
+            if at - last > PAUSED {
+                return Ok(says(What::Lost { op, reason: "it has noticed a pause".into() })?);
+            }
+            last = at;
             log.line(&Event { at, what: What::Kept { op, valid_until: at } })?;
         }
         registers.write(&shown, versions)?;

@@ -5,8 +5,10 @@ mod blocking;
 mod command;
 mod recipes;
 mod section;
+mod subject;
 
 pub(crate) use command::{SectionArgs, section as section_of_a_command};
+pub(crate) use subject::{Subject, rslock};
 
 use crate::history::{Event, Log, Nanos, Op, Wanted, What, now};
 use fastrand::Rng;
@@ -48,6 +50,9 @@ pub(crate) struct Spec {
     pub(crate) worker: u32,
     pub(crate) kind: Kind,
     pub(crate) url: String,
+    /// Where the nodes are, for clients without URLs.
+    pub(crate) ports: Vec<u16>,
+    pub(crate) subject: Subject,
     /// The directory of the history.
     pub(crate) history: PathBuf,
     /// The socket of the registers.
@@ -83,8 +88,15 @@ pub(crate) fn work(spec: Spec) -> Result<(), Box<dyn std::error::Error>> {
     let log = Log::open(&spec.history, &format!("worker-{}.jsonl", spec.worker))?;
     let worker = std::sync::Arc::new(Worker { spec, log, next: AtomicU32::new(0) });
     let kind = worker.spec.kind;
-    let said = serde_json::to_value(kind)?.as_str().unwrap_or_default().to_owned();
+    let ours = worker.spec.subject == Subject::Lockkeeper;
+    let said = if ours { serde_json::to_value(kind)? } else { serde_json::to_value(worker.spec.subject)? };
+    let said = said.as_str().unwrap_or_default().to_owned();
     worker.log(What::Started { worker: worker.spec.worker, pid: std::process::id(), kind: said })?;
+    match worker.spec.subject {
+        Subject::Lockkeeper => {}
+        Subject::Etcdctl | Subject::Flock => return command::work(&worker),
+        _ => return subject::work(&worker),
+    }
     match kind {
         Kind::Async | Kind::Recipe => asynchronous::work(&worker),
         Kind::Blocking => blocking::work(&worker),

@@ -19,6 +19,7 @@ use super::wait::Ending;
 use crate::clock::Stamp;
 use crate::machine::hold::{self, Hold, Output, Phase};
 use crate::machine::queue::{self, Answer};
+use crate::mutant::planted;
 use crate::store::{Grant, Release};
 use crate::token::HolderId;
 pub(in crate::engine) use entries::{Calls, Life, Next, Sender, Work};
@@ -133,7 +134,11 @@ impl State {
     fn grant(&mut self, key: u64, grant: Grant, me: Option<u64>, now: Stamp) -> Option<Turn> {
         let entry = self.claims.get_mut(key)?;
         let queue = entry.queue;
-        let grant = entry.capped(grant);
+        let mut grant = entry.capped(grant);
+        // A planted bug: see `mutant.rs`.
+        if planted("deadline-from-receipt") {
+            grant.stamp = now;
+        }
         let hold = Hold::new(&grant, entry.claim.ttl, None);
         if hold.deadline() <= now {
             // The grant arrived after its own lease had ended: give it back and ask anew.
@@ -236,15 +241,19 @@ impl State {
     /// Moves a claim to the to-release set. Of a claim that was never asked for only the number goes.
     fn end_by(&mut self, key: u64, sender: Sender, now: Stamp) {
         let Some(entry) = self.claims.get_mut(key) else { return drop(self.claims.remove(key)) };
+        let mut longest = entry.longest;
         match entry.role {
             Role::Ending(_) => return,
             Role::Waiting(_) => {
                 self.waiting.remove(&entry.claim.holder);
                 self.later.counts.waiters -= 1;
+                // It may be let in at the very end of its place.
+                longest += entry.claim.waiter_lease();
             }
-            Role::Trying { .. } | Role::Held { .. } => {}
+            Role::Trying { .. } => longest += entry.claim.waiter_lease(),
+            Role::Held { .. } => {}
         }
-        let mut ending = Ending::new(entry.claim.ttl, entry.longest, now);
+        let mut ending = Ending::new(entry.claim.ttl, longest, now);
         ending.awaited = sender == Sender::Owner;
         let at = if ending.awaited { ending.sent(now) } else { now };
         entry.role = Role::Ending(ending);

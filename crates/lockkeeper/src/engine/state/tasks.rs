@@ -7,6 +7,7 @@ use crate::engine::wait::Wait;
 use crate::error::{Error, Result};
 use crate::machine::hold;
 use crate::machine::queue::{self, Answer, Task};
+use crate::mutant;
 use crate::name::LockName;
 use crate::store::{Attempt, Claim, Held};
 use crate::token::HolderId;
@@ -102,6 +103,8 @@ impl State {
             entry.longest = entry.longest.max(spec.ttl);
             return Some(entry.claim.clone());
         }
+        // A planted bug: see `mutant.rs`.
+        let fresh = mutant::holder(fresh, &spec.name);
         let entry = self.claims.fill(key, |queue| {
             let mut claim = Claim::new(spec.name.clone(), fresh, spec.ttl, now, spec.note.clone());
             (claim.mode, claim.queue, claim.unsettled) = (spec.mode, queued, true);
@@ -242,6 +245,10 @@ impl State {
                     ..Held::default()
                 };
                 (Some(held), None)
+            }
+            // A task of this keeper gives the lock back at this moment, and the store has not answered yet: that is no outage.
+            Some((Role::Ending(ending), entry)) if !ending.has_failed() => {
+                (Some(Held { holder: Some((*entry.claim.note).clone()), ..Held::default() }), None)
             }
             _ => (None, None),
         }

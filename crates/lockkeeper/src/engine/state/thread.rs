@@ -7,6 +7,7 @@ use crate::clock::Stamp;
 use crate::error::{Error, Result};
 use crate::machine::hold;
 use crate::machine::queue::{self, Answer, Queue};
+use crate::mutant::planted;
 use crate::store::{Attempt, Event, Grant, LossReason, Renewal};
 
 /// How many pushed grants are remembered for claims whose answer is still on its way.
@@ -48,7 +49,7 @@ impl State {
                 Role::Held { .. } => self.hold_step(key, hold::Input::Tick, now, &mut work),
                 Role::Waiting(_) if at <= now => self.poll_waiting(key, now, &mut work),
                 Role::Ending(ending) if at <= now => {
-                    if now >= ending.until {
+                    if ending.is_over(now) {
                         // Its lease has certainly ended: nothing is left to release.
                         let queue = entry.queue;
                         self.forget(key);
@@ -231,6 +232,8 @@ impl State {
     fn over(&mut self, key: u64, reason: LossReason, now: Stamp) {
         match self.claims.get_mut(key).map(|e| &mut e.role) {
             Some(Role::Held { .. }) => self.lose(key, reason, now),
+            // A planted bug: see `mutant.rs`.
+            Some(Role::Waiting(_)) if planted("no-recheck-after-wait") => {}
             Some(Role::Waiting(_)) => self.gone(key, now),
             // The answer to its task is still under way, and may say "granted".
             Some(Role::Trying { lost }) => *lost = true,

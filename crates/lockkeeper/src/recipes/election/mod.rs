@@ -8,6 +8,8 @@
 //!
 //! **Followers** ask [`Election::leader`], or follow [`Election::observe`].
 
+#[cfg(test)]
+mod fuzz;
 mod lead;
 mod leadership;
 mod observer;

@@ -6,6 +6,8 @@
 mod book;
 #[cfg(feature = "cron")]
 mod cron;
+#[cfg(test)]
+mod fuzz;
 mod report;
 mod run;
 mod settings;

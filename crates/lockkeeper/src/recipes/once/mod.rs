@@ -4,6 +4,8 @@
 //! `docs/recipes/once.md` has its layout, and what this recipe cannot do.
 
 mod begin;
+#[cfg(test)]
+mod fuzz;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod record;

@@ -4,6 +4,8 @@
 //! The meaning is that of the IETF draft `draft-ietf-httpapi-idempotency-key-header`. It stands on
 //! [`once`](super::once); `docs/recipes/idempotency-key.md` says what is stored and what is not.
 
+#[cfg(test)]
+mod fuzz;
 mod key;
 mod response;
 mod service;

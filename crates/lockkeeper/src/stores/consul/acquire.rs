@@ -8,6 +8,7 @@ use super::json::{Entry, Op, Txn};
 use super::keys::{LOCK_FLAGS, Value, no_lock};
 use crate::clock::{wall_micros, wall_time};
 use crate::error::{Error, Result};
+use crate::mutant::planted;
 use crate::store::{Attempt, Claim, Held, Mode};
 use crate::stores::shared::timing::call_limit;
 use crate::token::{HolderId, Token};
@@ -131,7 +132,7 @@ impl Core {
     /// that is marked later is locked at this gate, before the release looks, or is refused because the gate has moved.
     async fn lock_at(&self, claim: &Claim, key: &str, session: &Session, index: u64) -> Result<Taken> {
         let (gate, at) = (self.http.options.keys.gate(&session.id), session.gate());
-        if !self.is_wanted(claim.holder) {
+        if !self.is_wanted(claim.holder) && !planted("give-up-while-looking") {
             return Ok(Taken::Unwanted);
         }
         let value = Value::of(claim, wall_micros());
@@ -163,7 +164,7 @@ impl Core {
             (state.token, state.index) = (Some(token), token.get());
             !state.is_over()
         });
-        if known.is_none() && !session.has_ended() {
+        if known.is_none() && !session.has_ended() && !planted("give-up-while-looking") {
             // Its release has been answered, so no other call would end it.
             self.give_back(claim, session, token).await;
         }

@@ -20,6 +20,8 @@ mod connect;
 mod core;
 mod error;
 mod events;
+#[cfg(test)]
+mod fuzz;
 mod json;
 mod keys;
 mod operators;

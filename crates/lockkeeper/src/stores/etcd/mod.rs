@@ -23,6 +23,8 @@ mod core;
 mod entry;
 mod error;
 mod events;
+#[cfg(test)]
+mod fuzz;
 mod gathered;
 mod keys;
 mod lease;

@@ -103,7 +103,7 @@ fn text(pass: &Pass) -> String {
     pass_text(pass, &keys::encode(pass.lock.as_bytes()))
 }
 
-fn parse(key: &LockName, kv: &KeyValue) -> Result<Pass> {
+pub(super) fn parse(key: &LockName, kv: &KeyValue) -> Result<Pass> {
     let read = || match parse_pass(std::str::from_utf8(&kv.value).ok()?, |lock| keys::decode(lock.as_bytes()))? {
         (pass, None) => Some(pass),
         _ => None,

@@ -8,6 +8,7 @@ use super::error::Fault;
 use super::keys;
 use super::proto::{Compare, Op, Range, Txn};
 use crate::error::{Error, Result};
+use crate::mutant::planted;
 use crate::store::{Claim, LossReason, Release, Renewal};
 use crate::stores::shared::batch::in_order;
 use crate::stores::shared::timing::call_limit;
@@ -23,6 +24,8 @@ impl Core {
         for (at, claim) in claims.iter().enumerate() {
             match self.sessions.state(claim.holder) {
                 None => answers.push((at, Ok(Renewal::Lost(LossReason::Gone)))),
+                // A planted bug: see `mutant.rs`.
+                Some(state) if state.token.is_none() && planted("no-recheck-after-wait") => waiting.push((at, state)),
                 Some(ClaimState { lost: Some((reason, _)), .. }) => answers.push((at, Ok(self.lost(claim, reason)))),
                 Some(state) if state.token.is_some() => {
                     held.entry(state.session.id).or_default().push((at, state));

@@ -10,6 +10,7 @@ use super::lease::Lease;
 use super::line::{COUNTED, Line, reads};
 use super::proto::{Compare, KeyValue, Op, Range, Txn};
 use crate::error::{Error, Result};
+use crate::mutant::planted;
 use crate::store::{Attempt, Claim, LossReason, Mode};
 use crate::stores::shared::timing::{ASK_LIMIT, call_limit};
 use std::sync::Arc;
@@ -89,6 +90,10 @@ impl Core {
         }
         let line = Line::read(keys, revision, answer.ranges());
         let Some(own_entry) = line.own.as_ref().filter(|entry| entry.created == created) else {
+            // A planted bug: see `mutant.rs`.
+            if planted("no-recheck-after-wait") {
+                return self.unchecked(claim, keys, state, created, &line);
+            }
             return Ok(self.why(state, line.tomb.as_ref()));
         };
         if own_entry.modified > created {
@@ -142,6 +147,15 @@ impl Core {
             }));
         }
         Asked::Waits(held)
+    }
+
+    /// With the bug planted that a waiter never looks whether its own key is there: what it makes of the others.
+    fn unchecked(&self, claim: &Claim, keys: &Keys, state: &ClaimState, created: i64, line: &Line) -> Result<Asked> {
+        if !line.admits(claim.mode, &state.key, created) {
+            return Ok(self.waits(claim, keys, &state.key, created, line));
+        }
+        state.session.renewed(claim.stamp);
+        Ok(self.holds(claim, created, line.revision)?)
     }
 
     /// A lock on a lease that has ended meanwhile is none.

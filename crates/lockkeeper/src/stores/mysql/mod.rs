@@ -6,6 +6,8 @@
 mod calls;
 mod connect;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod get_lock;
 mod lease;
 mod options;

@@ -210,9 +210,11 @@ fn texts(options: &Options, server: Server, shed: Option<&Shed>) -> Vec<String> 
     let p = &options.prefix;
     let fill = |text: &str| fill(text, p).replace("{isolation}", server.isolation);
     let mut all: Vec<String> = TABLES.split("@@").map(fill).collect();
-    for (name, text) in
-        [("step", table::step(STEP, shed)), ("enter", ENTER.to_owned()), ("get_lock", SESSION.to_owned())]
-    {
+    for (name, text) in [
+        ("step", table::step(STEP, shed)),
+        ("enter", crate::mutant::text(ENTER).to_owned()),
+        ("get_lock", SESSION.to_owned()),
+    ] {
         let make = fill(&text);
         if server.maria {
             all.push(make.replacen("CREATE PROCEDURE", "CREATE OR REPLACE PROCEDURE", 1));

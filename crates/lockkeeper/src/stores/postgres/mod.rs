@@ -6,6 +6,8 @@
 mod advisory;
 mod connect;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod lease;
 mod options;
 mod schema;

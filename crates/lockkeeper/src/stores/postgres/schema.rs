@@ -53,7 +53,7 @@ const TEXTS: &str = concat!(
 /// What makes everything that is not there, in one transaction, and replaces functions and views up to revision `upto`.
 /// Every text says `IF NOT EXISTS` or `OR REPLACE`, so that it may be repeated.
 fn install_text(schema: &str, upto: i32) -> String {
-    let texts = TEXTS
+    let texts = crate::mutant::text(TEXTS)
         .replace("{s}", schema)
         .replace("{version}", &VERSION.to_string())
         .replace("{revision}", &REVISION.to_string())

@@ -2,6 +2,7 @@
 
 use super::driver::call::Call;
 use crate::error::{Error, ErrorKind, Result};
+use crate::mutant::planted;
 use crate::name::LockName;
 pub(in crate::stores) use crate::redis_slots::{SLOTS, companion};
 use crate::redis_slots::{crc16, tag};
@@ -141,7 +142,7 @@ pub(super) fn release_args(call: Call, claim: &Claim) -> Call {
         text.push(b'-');
     };
     let tombstone = |text: &mut Vec<u8>| {
-        if claim.unsettled {
+        if claim.unsettled && !planted("no-tombstone") {
             push_millis(text, claim.ttl + TOMBSTONE_EXTRA);
         }
     };

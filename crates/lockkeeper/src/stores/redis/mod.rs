@@ -38,6 +38,8 @@ pub(in crate::stores) mod connect;
 pub(in crate::stores) mod driver;
 pub(in crate::stores) mod error;
 mod events;
+#[cfg(test)]
+mod fuzz;
 pub(in crate::stores) mod keys;
 mod layout;
 mod operators;

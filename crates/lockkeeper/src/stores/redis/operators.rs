@@ -135,7 +135,7 @@ enum Seen {
 }
 
 /// Reads `{value, PTTL, holders, waiters}`.
-fn record(name: &LockName, reply: &Reply) -> Result<Option<Record>> {
+pub(super) fn record(name: &LockName, reply: &Reply) -> Result<Option<Record>> {
     let [value, left, Value::Array(holders), Value::Array(waiters)] = reply.0.as_slice() else {
         return Err(unexpected_reply("too few fields"));
     };

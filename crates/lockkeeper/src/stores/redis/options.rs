@@ -209,10 +209,11 @@ fn parse_node(text: &str, usual: u16) -> Result<Node> {
 fn parse_database(path: &str) -> Result<i64> {
     match path {
         "" => Ok(0),
-        text => text
-            .parse::<u32>()
-            .map(i64::from)
-            .map_err(|_| bad(format!("'{}' is not a database number", escape(text.as_bytes())))),
+        text => text.parse::<u32>().map(i64::from).map_err(|_| match text.contains('@') {
+            // Not echoed: it may be the rest of a password.
+            true => bad("what follows the '/' is not a database number; a '/' in a password is written %2F"),
+            false => bad(format!("'{}' is not a database number", escape(text.as_bytes()))),
+        }),
     }
 }
 

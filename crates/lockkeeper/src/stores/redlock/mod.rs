@@ -22,6 +22,8 @@ mod acquire;
 mod ask;
 mod attempts;
 mod fan;
+#[cfg(test)]
+mod fuzz;
 mod health;
 mod idle;
 mod node;

@@ -17,6 +17,18 @@ pub(super) mod clean;
 pub(super) mod connecting;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 pub(super) mod connections;
+#[cfg(all(
+    test,
+    any(
+        feature = "consul",
+        feature = "etcd",
+        feature = "mysql",
+        feature = "postgres",
+        feature = "redis",
+        feature = "zookeeper"
+    )
+))]
+pub(super) mod fuzz;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 pub(super) mod inbox;
 #[cfg(all(

@@ -2,6 +2,7 @@
 //! together with the value if no other client has written since.
 
 use crate::error::{Error, Result};
+use crate::mutant::planted;
 use crate::name::LockName;
 use crate::register::{Entry, Pass, Register, Written, check_value};
 use crate::token::{HolderId, Token};
@@ -57,6 +58,10 @@ impl<V: Versioned> Registers<V> {
             let (seen, found) = self.0.load(key, race).await?;
             if !pass.clears(key, seen.as_ref())? {
                 return Ok(Err(seen.map_or(pass.token, |seen| seen.token)));
+            }
+            // A planted bug: see `mutant.rs`.
+            if change.is_none() && planted("fence-on-write-only") {
+                return Ok(Ok(self.0.value(key).await?));
             }
             if let Some(value) = self.0.swap(key, found, pass, change).await? {
                 return Ok(Ok(value));

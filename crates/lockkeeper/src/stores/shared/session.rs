@@ -3,6 +3,7 @@
 //! A session counts from before the last renewal that the server answered.
 
 use crate::clock::Stamp;
+use crate::mutant::planted;
 use crate::store::{Claim, Grant, LossReason};
 use crate::token::Token;
 use std::ops::{Deref, DerefMut};
@@ -77,7 +78,9 @@ impl<S> Session<S> {
     pub(in crate::stores) fn left(&self, claim: &Claim) -> Duration {
         let age = claim.stamp.since(self.acked());
         // The engine allows a hundredth of what it is told for clocks that differ; the age needs that allowance too.
-        self.ttl.min(claim.ttl).saturating_sub(age + age / 99)
+        // A planted bug: see `mutant.rs`.
+        let ttl = if planted("heir-with-a-longer-ttl") { claim.ttl } else { self.ttl.min(claim.ttl) };
+        ttl.saturating_sub(age + age / 99)
     }
 
     pub(in crate::stores) fn grant(&self, token: Token, claim: &Claim) -> Grant {

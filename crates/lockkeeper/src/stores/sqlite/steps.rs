@@ -5,6 +5,7 @@ use super::file::Place;
 use super::rows::{self, Fault, Stored, id_bytes, int};
 use crate::clock::Stamp;
 use crate::error::Result;
+use crate::mutant::planted;
 use crate::name::LockName;
 use crate::register::{Entry, FENCE_LIFE, Pass, Written};
 use crate::store::slot::{At, Slot};
@@ -212,6 +213,10 @@ impl Steps {
 
     pub(super) fn enter(&self, key: &LockName, pass: &Pass, wall_us: u64) -> Result<Entry, Fault> {
         let (seen, value) = self.register(key, wall_us)?;
+        // A planted bug: see `mutant.rs`.
+        if planted("fence-on-write-only") && pass.clears(key, seen.as_ref())? {
+            return Ok(Entry::Entered(value));
+        }
         Ok(match self.raise(key, pass, seen.as_ref(), wall_us)? {
             None => Entry::Entered(value),
             Some(seen) => Entry::Stale { seen },

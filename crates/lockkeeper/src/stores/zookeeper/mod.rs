@@ -20,6 +20,8 @@ mod acquire;
 mod claims;
 mod core;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod keys;
 mod line;
 mod nodes;

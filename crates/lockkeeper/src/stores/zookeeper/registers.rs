@@ -123,7 +123,7 @@ fn millis(time: i64) -> u64 {
     u64::try_from(time).unwrap_or(0)
 }
 
-fn parse(key: &LockName, data: &[u8]) -> Result<StoredRegister> {
+pub(super) fn parse(key: &LockName, data: &[u8]) -> Result<StoredRegister> {
     let lock = |text: &str| decode(&text.replace("%3A", ":"));
     StoredRegister::parse(data, lock).ok_or_else(|| {
         Error::new(ErrorKind::Foreign, format!("the node of register '{key}' holds what Lockkeeper did not write"))

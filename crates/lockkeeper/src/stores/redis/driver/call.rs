@@ -95,7 +95,7 @@ pub(super) fn together<'a>(script: &Script, calls: impl ExactSizeIterator<Item =
 }
 
 /// The answers to the calls of one run.
-pub(super) fn apart(answer: RedisResult<Value>, calls: usize) -> Vec<RedisResult<Value>> {
+pub(in crate::stores::redis) fn apart(answer: RedisResult<Value>, calls: usize) -> Vec<RedisResult<Value>> {
     match answer {
         answer if calls == 1 => vec![answer],
         Ok(Value::Array(mut answers)) => {

@@ -4,6 +4,7 @@ use super::connections::{Connection, Connections, Key};
 use super::gather::send;
 use super::script::Failure;
 use crate::error::{Error, Result};
+use crate::mutant::planted;
 use crate::stores::redis::error::map_err;
 use crate::stores::redis::options::Node;
 use redis::Value;
@@ -61,7 +62,7 @@ pub(super) async fn confirm(
         Ok(Value::Array(fields)) => matches!(fields.first(), Some(Value::Int(1 | 2))),
         _ => false,
     };
-    if !answers.iter().any(wrote) {
+    if !answers.iter().any(wrote) || planted("no-wait-for-replicas") {
         return;
     }
     let mut wait = redis::cmd("WAIT");

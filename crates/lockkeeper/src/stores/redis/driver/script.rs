@@ -20,6 +20,7 @@ pub(in crate::stores) struct Script {
 
 impl Script {
     pub(in crate::stores) fn new(text: &'static str) -> Self {
+        let text = crate::mutant::text(text);
         Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
     }
 

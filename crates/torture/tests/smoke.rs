@@ -1,0 +1,39 @@
+//! A short run of every mode whose servers the test command installs, and what the program says to wrong input.
+
+use std::process::Command;
+
+fn torture(args: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_torture")).args(args).output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// The seed of the second half is drawn anew at each run, and printed.
+#[test]
+fn every_mode_keeps_its_promises_under_faults() {
+    let (code, said, complained) = torture(&["smoke"]);
+    assert_eq!(code, Some(0), "{said}\n{complained}");
+    // Each mode was judged, and had something to be judged by.
+    let judged: Vec<&str> = said.lines().filter(|line| line.contains(" operations: ")).collect();
+    assert_eq!(judged.len(), 11, "{said}");
+    for line in judged {
+        let granted = line.split(" granted").next().and_then(|head| head.rsplit(' ').next());
+        assert!(granted.and_then(|count| count.parse::<u64>().ok()).is_some_and(|count| count > 50), "{line}");
+    }
+    let mut out = std::io::stdout().lock();
+    std::io::Write::write_all(&mut out, said.as_bytes()).expect("stdout is open");
+}
+
+#[test]
+fn a_history_that_is_not_there_is_named() {
+    let (code, _, complained) = torture(&["check", "no/such/history"]);
+    assert_eq!(code, Some(1));
+    assert!(complained.contains("no/such/history"), "{complained}");
+}
+
+#[test]
+fn a_mutant_of_another_name_is_refused() {
+    let (code, _, complained) = torture(&["mutants", "none-such"]);
+    assert_eq!(code, Some(1));
+    assert!(complained.contains("no mutant is called 'none-such'; there are plain-incr"), "{complained}");
+}
