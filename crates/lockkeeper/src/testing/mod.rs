@@ -30,9 +30,9 @@ mod by_hand;
 mod faults;
 mod listener;
 
+pub use crate::clock::manual::Clock;
 #[cfg(feature = "internals")]
 pub(crate) use by_hand::Hands;
-pub use crate::clock::manual::Clock;
 pub use faults::{Faults, FaultyStore, Op};
 pub use listener::Listener;
 

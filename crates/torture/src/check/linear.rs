@@ -26,7 +26,10 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
             let attempt = granted[stuck.hold];
             let rivals: Vec<&Attempt> = stuck.rivals.iter().map(|rival| granted[*rival]).collect();
             let ops: Vec<Op> = rivals.iter().chain([&attempt]).map(|attempt| attempt.op).collect();
-            let excuse = spells.excuse(holds[stuck.hold].granted, name, &ops);
+            let at = holds[stuck.hold].granted;
+            // What it does not fit beside may have been granted some time later.
+            let latest = at + 3 * history.ttl();
+            let excuse = spells.excuse(at, name, &ops).or_else(|| spells.fallen(latest));
             let mut lines = vec![slice::asked(attempt)];
             lines.extend(slice::granted(history, attempt));
             rivals.iter().for_each(|rival| lines.extend(slice::hold(history, rival)));

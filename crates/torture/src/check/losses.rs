@@ -45,7 +45,7 @@ fn groundless(history: &History, spells: &Spells<'_>, attempt: &Attempt, verdict
     let since = at.saturating_sub(history.ttl() / 10 * 9);
     let when = if *at < history.meta.calm_until {
         "before any fault"
-    } else if spells.quiet(since, *at) {
+    } else if plain.contains("expired") && spells.quiet(since, *at) {
         "though there was no fault for most of a TTL"
     } else {
         return;

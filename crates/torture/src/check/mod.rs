@@ -147,7 +147,7 @@ pub(crate) fn check(history: &History) -> Verdict {
     let mut verdict = Verdict { findings: Vec::new(), counts: Counts::of(history) };
     fence::check(history, &mut verdict);
     chain::check(history, &spells, &mut verdict);
-    tokens::check(history, &mut verdict);
+    tokens::check(history, &spells, &mut verdict);
     exclusion::check(history, &spells, &mut verdict);
     progress::check(history, &spells, &mut verdict);
     handover::check(history, &mut verdict);

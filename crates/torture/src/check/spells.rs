@@ -110,6 +110,19 @@ impl<'a> Spells<'a> {
     }
 }
 
+impl<'a> Spells<'a> {
+    /// Why tokens may fall from a moment on: a server's clock was wrong, and its data was lost. Then it knows neither the
+    /// last token nor the time that it came from. A mode says by its excuses that it counts on a clock.
+    pub(crate) fn fallen(&self, at: Nanos) -> Option<&Spell<'a>> {
+        let counts = |class: &Class| self.history.meta.excuses.contains(class);
+        let mut before = self.all.iter().filter(|spell| spell.fault.at <= at);
+        let lost =
+            |spell: &&Spell<'a>| spell.fault.class == Class::WipeNode || spell.fault.detail.starts_with("FLUSHALL");
+        let wrong = before.find(|spell| spell.fault.class == Class::Clock && counts(&Class::Clock))?;
+        self.all.iter().filter(|spell| spell.fault.at <= at && spell.until >= wrong.fault.at).find(lost)
+    }
+}
+
 impl Class {
     /// The class as reports and the command line spell it.
     pub(crate) fn word(self) -> &'static str {

@@ -2,6 +2,7 @@
 
 use super::read::{Attempt, History};
 use super::slice::{self, who};
+use super::spells::Spells;
 use super::{Finding, Property, Verdict};
 use crate::history::Wanted;
 use std::collections::HashMap;
@@ -11,13 +12,15 @@ fn token(attempt: &Attempt) -> u64 {
 }
 
 /// Judges the tokens of exclusive grants. Other clients have none (0).
-pub(super) fn check(history: &History, verdict: &mut Verdict) {
+pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdict) {
     let mut found = |sentence: String, one: &Attempt, other: &Attempt| {
         let mut lines = vec![slice::asked(other)];
         lines.extend(slice::granted(history, one));
         lines.extend(slice::granted(history, other));
-        let slice = slice::slice(history, lines);
-        verdict.findings.push(Finding { property: Property::Tokens, sentence, slice, excused: false });
+        let excuse = other.grant.as_ref().and_then(|grant| spells.fallen(grant.at));
+        lines.extend(excuse.map(|spell| slice::fault(history, spell)));
+        let (slice, excused) = (slice::slice(history, lines), excuse.is_some());
+        verdict.findings.push(Finding { property: Property::Tokens, sentence, slice, excused });
     };
     for (name, attempts) in history.names() {
         let with_token = |attempt: &&Attempt| attempt.wanted == Wanted::Exclusive && token(attempt) != 0;

@@ -69,7 +69,7 @@ impl Author {
             // Not renewed any more, and told so later than the next holder is let in.
             _ => {
                 let told = lease + self.up_to(TTL);
-                self.event(told, What::Lost { op, reason: "expired".to_owned() });
+                self.event(told, What::Lost { op, reason: "gone".to_owned() });
                 lease
             }
         }
