@@ -35,7 +35,11 @@ const MUTANTS: [Mutant; 17] = [
     mutant("no-write-back", "redlock5", &["--classes", "partition,pause-node,kill-node"]),
     mutant("quorum-of-reachable", "redlock5", &["--classes", "partition"]),
     mutant("no-recheck-after-wait", "etcd3", &["--classes", "admin"]),
-    mutant("fence-on-write-only", "redis1", &["--classes", "pause-worker", "--sections", "long"]),
+    mutant(
+        "fence-on-write-only",
+        "redis1",
+        &["--classes", "pause-worker", "--sections", "long", "--names", "2", "--gap-ms", "200"],
+    ),
     mutant("drop-does-nothing", "redis1", &["--classes", "pause-worker"]),
     mutant(
         "renewals-end-at-first-error",

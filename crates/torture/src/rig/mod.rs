@@ -97,8 +97,9 @@ impl Mode {
             Self::Zookeeper3 => (seconds(2), seconds(7)),
             // The server believes in a dead session for up to twice its TTL, and delays the lock after it.
             Self::Consul3 => (seconds(10), seconds(40)),
-            Self::Redlock5 | Self::RedisCluster => (seconds(1), seconds(2)),
-            _ => (seconds(1), seconds(1)),
+            // Not shorter: a busy machine may leave a process alone for a second, and that would be a loss without a fault.
+            Self::Redlock5 | Self::RedisCluster => (seconds(2), seconds(2)),
+            _ => (seconds(2), seconds(1)),
         };
         Traits {
             ttl,

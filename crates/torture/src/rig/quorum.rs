@@ -2,7 +2,7 @@
 
 use super::{Rig, version_of};
 use fastrand::Rng;
-use testkit::{ConsulCluster, ConsulServer, EtcdCluster, EtcdServer, Paused, ZooKeeperEnsemble, ZooKeeperServer};
+use testkit::{ConsulCluster, ConsulServer, EtcdCluster, EtcdServer, Signal, ZooKeeperEnsemble, ZooKeeperServer};
 
 fn hosts(ports: &[u16]) -> String {
     let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
@@ -56,12 +56,11 @@ impl Rig for Etcd {
 /// Three ZooKeeper servers.
 pub(super) struct ZooKeeper {
     ensemble: ZooKeeperEnsemble,
-    paused: [Option<Paused>; 3],
 }
 
 impl ZooKeeper {
     pub(super) fn new() -> Self {
-        Self { ensemble: ZooKeeperEnsemble::new(), paused: [const { None }; 3] }
+        Self { ensemble: ZooKeeperEnsemble::new() }
     }
 }
 
@@ -74,10 +73,10 @@ impl Rig for ZooKeeper {
         format!("zookeeper://{}?session_timeout=4s&follower_lag=1s", hosts(ports))
     }
     fn pause(&mut self, node: usize) {
-        self.paused[node] = Some(self.ensemble.servers[node].pause());
+        testkit::signal(self.ensemble.servers[node].pid(), Signal::STOP);
     }
     fn resume(&mut self, node: usize) {
-        self.paused[node] = None;
+        testkit::signal(self.ensemble.servers[node].pid(), Signal::CONT);
     }
     fn kill(&mut self, node: usize) {
         self.ensemble.servers[node].kill();
