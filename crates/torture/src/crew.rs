@@ -1,6 +1,7 @@
 //! The worker processes: started, followed by new ones when they end, paused and killed.
 
 use crate::history::{Class, Fault, Log, now};
+use crate::interrupt;
 use crate::link::Link;
 use crate::rig::Rig;
 use crate::worker::{Kind, Spec};
@@ -151,6 +152,7 @@ impl Crew {
         let end = Instant::now() + limit;
         for slot in 0..self.slots.len() {
             while !self.has_ended(slot)? {
+                interrupt::check()?;
                 if Instant::now() > end {
                     let worker = self.worker(slot);
                     self.fallen.push(format!("worker {worker} did not end by itself"));

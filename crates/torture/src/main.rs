@@ -6,6 +6,7 @@ mod check;
 mod crew;
 mod evidence;
 mod history;
+mod interrupt;
 mod link;
 mod mutants;
 mod nemesis;
@@ -50,10 +51,12 @@ fn obey(command: Command) -> Outcome {
         Command::Check { history } => Ok(told(checked(&history)?)),
         Command::Run(args) => {
             own_mounts()?;
+            interrupt::listen()?;
             Ok(told(one(&Plan::of(&args), args.history)?))
         }
         Command::Smoke(args) => {
             own_mounts()?;
+            interrupt::listen()?;
             smoke(&args)
         }
         Command::Mutants { names } => mutants::hunt(&names),

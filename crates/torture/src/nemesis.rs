@@ -2,6 +2,7 @@
 
 use crate::crew::Crew;
 use crate::history::{Class, Fault, Log, now};
+use crate::interrupt;
 use crate::link::{Link, Way};
 use crate::rig::Rig;
 use fastrand::Rng;
@@ -74,6 +75,7 @@ impl Nemesis {
         let end = Instant::now() + time;
         let mut next = Instant::now();
         while Instant::now() < end {
+            interrupt::check()?;
             stage.crew.replenish()?;
             self.heal(stage, Some(Instant::now()))?;
             // One at a time in the first half, so that each is seen alone; then pairs.

@@ -2,6 +2,7 @@
 
 use crate::crew::Crew;
 use crate::history::{Class, Log, Meta, now};
+use crate::interrupt;
 use crate::link::Link;
 use crate::nemesis::{Nemesis, Stage};
 use crate::register::Registers;
@@ -79,7 +80,7 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
     let log = Log::open(history, "faults.jsonl")?;
     let mut stage = Stage { rig, crew, operator, ways, names, ttl: traits.ttl, log };
     let mut progress = Progress::new(plan);
-    progress.during(CALM, "calm");
+    progress.during(CALM, "calm")?;
     let calm_until = now();
     let mut faults = 0;
     for seed in &plan.seeds {
@@ -89,7 +90,7 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
     }
     stage.crew.replenish()?;
     let healed = now();
-    progress.during(traits.ttl + traits.bound, "healed");
+    progress.during(traits.ttl + traits.bound, "healed")?;
     std::fs::write(&stop, "")?;
     progress.tell("ending");
     // A wait of five TTLs, a hold of six, and two more for its end.
@@ -183,12 +184,14 @@ impl Progress {
         }
     }
 
-    fn during(&mut self, time: Duration, phase: &str) {
+    fn during(&mut self, time: Duration, phase: &str) -> io::Result<()> {
         let end = Instant::now() + time;
         while Instant::now() < end {
+            interrupt::check()?;
             self.tell(phase);
             std::thread::sleep(Duration::from_millis(50));
         }
+        Ok(())
     }
 
     fn end(&self) {

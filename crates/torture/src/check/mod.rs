@@ -5,7 +5,7 @@
 //! | a | the fence lets no older holder in, on the register server and in the store's own register | `fence`, `chain` |
 //! | b | tokens are unique, and rise with time | `tokens` |
 //! | c | no two believe to hold what only one may hold | `exclusion` |
-//! | d | once faults are healed, waiters get in | `progress`, `handover` |
+//! | d | waiters get in, without a fault and once faults are healed | `progress`, `stalls`, `handover` |
 //! | e | nothing is left behind | `leaks` |
 //! | f | a loss is told in time, and only a true one | `losses` |
 //! | g | the lock is linearizable | `linear`, `search` |
@@ -32,6 +32,7 @@ mod sample;
 mod search;
 mod slice;
 mod spells;
+mod stalls;
 mod tokens;
 #[cfg(test)]
 mod valid;
@@ -150,6 +151,7 @@ pub(crate) fn check(history: &History) -> Verdict {
     tokens::check(history, &spells, &mut verdict);
     exclusion::check(history, &spells, &mut verdict);
     progress::check(history, &spells, &mut verdict);
+    stalls::check(history, &spells, &mut verdict);
     handover::check(history, &mut verdict);
     leaks::check(history, &mut verdict);
     losses::check(history, &spells, &mut verdict);

@@ -49,7 +49,9 @@ pub(crate) fn timeline(title: &str, history: &History) -> String {
         if moment > meta.began && moment < meta.ended {
             let at = x(second(moment));
             svg.leader((at, top), (at, floor), MARK, "4 3");
-            svg.text("soft", (at + 4.0, top + 10.0), Anchor::Start, word);
+            // The last one would run over the edge.
+            let (at, anchor) = if at > right - 80.0 { (at - 4.0, Anchor::End) } else { (at + 4.0, Anchor::Start) };
+            svg.text("soft", (at, top + 10.0), anchor, word);
         }
     }
 

@@ -85,6 +85,8 @@ struct Worker {
 /// # Errors
 /// When it cannot write its history or reach the store at all.
 pub(crate) fn work(spec: Spec) -> Result<(), Box<dyn std::error::Error>> {
+    // Also if the harness is killed and drops nothing.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let log = Log::open(&spec.history, &format!("worker-{}.jsonl", spec.worker))?;
     let worker = std::sync::Arc::new(Worker { spec, log, next: AtomicU32::new(0) });
     let kind = worker.spec.kind;
