@@ -188,7 +188,8 @@ mod redis_servers {
 
     impl Single {
         pub(crate) fn new(layout: &'static str) -> Self {
-            Self(RedisServer::with(&["--appendonly", "yes"]).into(), layout)
+            // By default a write that finds the disk busy is answered before it is in the file, and a kill loses it.
+            Self(RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"]).into(), layout)
         }
 
         fn url(&self) -> String {

@@ -31,14 +31,19 @@ const MUTANTS: [Mutant; 17] = [
     ),
     mutant("id-per-client", "redis1", &["--classes", "delay,partition,client"]),
     mutant("release-without-compare", "redis1", &["--classes", "pause-worker,delay", "--sections", "long"]),
-    mutant("renew-creates", "redis1", &["--classes", "admin", "--sections", "long"]),
+    // Without waiters, who would take it first.
+    mutant(
+        "renew-creates",
+        "redis1",
+        &["--classes", "admin", "--sections", "long", "--names", "24", "--tasks", "2", "--gap-ms", "300"],
+    ),
     mutant("no-write-back", "redlock5", &["--classes", "partition,pause-node,kill-node"]),
     mutant("quorum-of-reachable", "redlock5", &["--classes", "partition"]),
     mutant("no-recheck-after-wait", "etcd3", &["--classes", "admin"]),
     mutant(
         "fence-on-write-only",
         "redis1",
-        &["--classes", "pause-worker", "--sections", "long", "--names", "2", "--gap-ms", "200"],
+        &["--classes", "pause-worker", "--sections", "long", "--workers", "2", "--names", "2", "--gap-ms", "200"],
     ),
     mutant("drop-does-nothing", "redis1", &["--classes", "pause-worker"]),
     mutant(

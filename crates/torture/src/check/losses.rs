@@ -42,7 +42,7 @@ fn groundless(history: &History, spells: &Spells<'_>, attempt: &Attempt, verdict
         return;
     }
     // A guard is renewed three times per TTL, and believes itself for one TTL from the last time that went well.
-    let since = at.saturating_sub(history.ttl() / 10 * 9);
+    let since = at.saturating_sub(history.ttl() / 5 * 3);
     let when = if *at < history.meta.calm_until {
         "before any fault"
     } else if plain.contains("expired") && spells.quiet(since, *at) {
@@ -111,12 +111,12 @@ mod tests {
             s.lost(1, at, "expired");
             findings(&s.verdict())
         };
-        assert_eq!(lost(1_190), "");
+        assert_eq!(lost(890), "");
         assert_eq!(
-            lost(1_210),
+            lost(910),
             "(f) worker 0, op 1 was told that 'a' is lost, though there was no fault for most of a TTL\n\
              | +0.070000s worker 0, op 1: has 'a', token 5, until +1.070000s\n\
-             | +1.210000s worker 0, op 1: is told that 'a' is lost: expired\n"
+             | +0.910000s worker 0, op 1: is told that 'a' is lost: expired\n"
         );
     }
 
