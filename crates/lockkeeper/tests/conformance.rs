@@ -188,8 +188,7 @@ mod redis_servers {
 
     impl Single {
         pub(crate) fn new(layout: &'static str) -> Self {
-            // By default a write that finds the disk busy is answered before it is in the file, and a kill loses it.
-            Self(RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"]).into(), layout)
+            Self(RedisServer::durable().into(), layout)
         }
 
         fn url(&self) -> String {

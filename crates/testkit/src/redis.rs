@@ -40,6 +40,13 @@ impl RedisServer {
         Self::begin(options, TempDir::new(), false)
     }
 
+    /// Starts one that forgets nothing when it is killed. By default a Redis with a log answers a write that finds the disk
+    /// busy before it is in the file, and a kill loses it.
+    pub fn durable() -> Self {
+        let options = ["--appendonly", "yes", "--appendfsync", "always"].map(str::to_owned).to_vec();
+        Self::begin(options, TempDir::in_memory(), false)
+    }
+
     /// Starts one that speaks TLS only and wants a client certificate. Its directory has `ca.crt`, `client.crt` and
     /// `client.key`, and `other.crt` of another authority.
     pub fn with_tls() -> Self {

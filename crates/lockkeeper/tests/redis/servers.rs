@@ -40,8 +40,8 @@ async fn tokens_rise_across_flushall_and_a_restart_without_persistence() {
 
 #[tokio::test]
 async fn a_lock_forgotten_by_its_server_is_lost_and_one_kept_is_not() {
-    for (options, kept) in [(&["--appendonly", "yes", "--appendfsync", "always"][..], true), (&[], false)] {
-        let mut server = RedisServer::with(options);
+    for kept in [true, false] {
+        let mut server = if kept { RedisServer::durable() } else { RedisServer::new() };
         let keeper = keeper(&server.url(), TTL).await;
         let guard = taken(&keeper, "x").await;
         server.kill();
