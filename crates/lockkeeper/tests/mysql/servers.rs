@@ -503,7 +503,9 @@ async fn a_stepping_clock_delays_no_waiter_for_long_and_tokens_rise() {
     assert_eq!(guard.phase(), Phase::Held);
     assert!(!waiting.is_finished());
     let token = guard.token();
-    guard.release().await.expect("released");
+    // On a busy machine the row may be locked for longer than a call waits: then the keeper releases it a moment later.
+    let released = guard.release().await;
+    assert!(released.as_ref().map_or_else(|e| e.kind() == ErrorKind::Unavailable, |()| true), "{released:?}");
     let next = waiting.await.expect("granted");
     assert!(next.token() > token, "also with the clock behind");
     // One that died right when the clock went back has left a lease of an hour: the next cuts it to size.
