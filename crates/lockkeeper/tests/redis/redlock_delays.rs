@@ -190,8 +190,9 @@ async fn a_repeat_after_the_clocks_went_back_has_no_more_than_its_ttl() {
     granted(&store, &mut held).await;
     servers.iter().for_each(|server| server.step_clock(-3600));
     for server in &servers {
+        // A majority has granted it; the third may not have been reached in time, and have nothing (-2).
         eventually(SOON, "the clock is seen", || {
-            server.cli(&["PTTL", "lock"]).parse::<i64>().is_ok_and(|left| left > 1_000_000)
+            server.cli(&["PTTL", "lock"]).parse::<i64>().is_ok_and(|left| left > 1_000_000 || left == -2)
         });
     }
     match attempt(&store, &mut held).await {

@@ -30,8 +30,9 @@ pub struct Inner {
     pub sessions_over: Vec<usize>,
     /// Calls whose callers hear nothing: a dropped sender would tell them.
     silent: Vec<oneshot::Sender<Answers>>,
-    /// The first holder id, from which the story counts: the engine counts them through all schedules.
-    first: Option<u128>,
+    /// Holders in the order in which they called: the story numbers them so. Their ids count through all schedules of the
+    /// process, those of other threads too.
+    callers: Vec<lockkeeper::HolderId>,
     /// The steps in words, when they are wanted.
     pub story: Option<Vec<String>>,
 }
@@ -74,8 +75,13 @@ impl World {
         let (reply, answer) = oneshot::channel();
         {
             let mut inner = self.lock();
-            let first = *inner.first.get_or_insert(claims[0].holder.to_u128());
-            inner.say(|| format!("keeper {keeper} sends {op:?} {}", Claims(claims, first)));
+            for claim in claims {
+                if inner.story.is_some() && !inner.callers.contains(&claim.holder) {
+                    inner.callers.push(claim.holder);
+                }
+            }
+            let said = inner.story.is_some().then(|| Claims(claims, &inner.callers).to_string()).unwrap_or_default();
+            inner.say(|| format!("keeper {keeper} sends {op:?} {said}"));
             if op == Op::Release {
                 inner.releases_sent.extend(claims.iter().map(|claim| claim.holder));
             }
@@ -103,8 +109,8 @@ impl Inner {
         match what {
             What::Request { op, keeper, claims, reply, copy } => {
                 let answers = self.act(op, &claims, Way { keeper, copy, slow: self.now > sent });
-                let first = self.first.unwrap_or_default();
-                self.say(|| format!("{op:?} of keeper {keeper} arrives {}: {answers:?}", Claims(&claims, first)));
+                let said = self.story.is_some().then(|| Claims(&claims, &self.callers).to_string()).unwrap_or_default();
+                self.say(|| format!("{op:?} of keeper {keeper} arrives {said}: {answers:?}"));
                 if let Some(reply) = reply {
                     self.send(What::Reply { keeper, answers, reply });
                 }
@@ -297,12 +303,12 @@ impl fmt::Debug for Answers {
 }
 
 /// Claims in few words.
-struct Claims<'a>(&'a [Claim], u128);
+struct Claims<'a>(&'a [Claim], &'a [lockkeeper::HolderId]);
 
 impl fmt::Display for Claims<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0 {
-            let holder = c.holder.to_u128().wrapping_sub(self.1);
+            let holder = self.1.iter().position(|caller| *caller == c.holder).unwrap_or_default();
             write!(f, "({} by #{holder}, {}, ttl {:?}, stamp {:?}", c.name, c.mode, c.ttl, c.stamp)?;
             write!(f, "{}{})", if c.queue { ", queues" } else { "" }, if c.unsettled { ", unsettled" } else { "" })?;
         }
