@@ -43,13 +43,13 @@ const MUTANTS: [Mutant; 17] = [
     mutant(
         "fence-on-write-only",
         "redis1",
-        &["--classes", "pause-worker", "--sections", "long", "--workers", "2", "--names", "2", "--gap-ms", "200"],
+        &["--classes", "pause-worker", "--sections", "registers", "--workers", "3", "--names", "1", "--gap-ms", "1500"],
     ),
     mutant("drop-does-nothing", "redis1", &["--classes", "pause-worker"]),
     mutant(
         "renewals-end-at-first-error",
         "redis1",
-        &["--classes", "partition", "--sections", "long", "--gap-ms", "3000"],
+        &["--classes", "admin", "--sections", "long", "--names", "24", "--tasks", "2", "--gap-ms", "300"],
     ),
     mutant("no-timer-beside-push", "redis1", &["--classes", "admin,partition"]),
     mutant("no-wait-for-replicas", "redis-pair-wait", &["--classes", "kill-node", "--sections", "long"]),

@@ -42,6 +42,8 @@ pub(crate) enum Sections {
     Mixed,
     /// Many outlive their first lease, and the store's own register is used in most.
     Long,
+    /// Nearly all the time is spent between reading and writing the store's own register.
+    Registers,
 }
 
 /// What a worker is told, on its standard input: the URL has a password.

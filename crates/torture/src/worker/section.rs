@@ -24,6 +24,7 @@ impl Plan {
         let ttl = spec.ttl;
         let pause = match rng.u32(..1000) {
             _ if spec.sections == Sections::Long => ttl.mul_f64(rng.f64() * 1.5),
+            _ if spec.sections == Sections::Registers => Duration::ZERO,
             0..960 => Duration::from_micros(rng.u64(..1_000)),
             960..995 => ttl.mul_f64(rng.f64() * 0.3),
             _ => ttl.mul_f64(rng.f64() * 2.0),
@@ -37,6 +38,7 @@ impl Plan {
         let register = match spec.sections {
             Sections::Mixed => (rng.u32(..20) == 0).then(|| Duration::from_micros(rng.u64(..10_000))),
             Sections::Long => rng.bool().then(|| ttl.mul_f64(rng.f64())),
+            Sections::Registers => Some(ttl.mul_f64(rng.f64() * 1.5)),
         };
         Self { pause, careless: rng.u32(..10) == 0, register, ending }
     }
