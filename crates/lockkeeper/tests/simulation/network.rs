@@ -80,7 +80,7 @@ impl World {
                     inner.callers.push(claim.holder);
                 }
             }
-            let said = inner.story.is_some().then(|| Claims(claims, &inner.callers).to_string()).unwrap_or_default();
+            let said = inner.said(claims);
             inner.say(|| format!("keeper {keeper} sends {op:?} {said}"));
             if op == Op::Release {
                 inner.releases_sent.extend(claims.iter().map(|claim| claim.holder));
@@ -93,6 +93,11 @@ impl World {
 }
 
 impl Inner {
+    /// Claims in words, when the story is wanted.
+    fn said(&self, claims: &[Claim]) -> String {
+        if self.story.is_some() { Claims(claims, &self.callers).to_string() } else { String::new() }
+    }
+
     pub fn say(&mut self, words: impl FnOnce() -> String) {
         if let Some(story) = &mut self.story {
             story.push(format!("{:>11} {}", self.now, words()));
@@ -109,7 +114,7 @@ impl Inner {
         match what {
             What::Request { op, keeper, claims, reply, copy } => {
                 let answers = self.act(op, &claims, Way { keeper, copy, slow: self.now > sent });
-                let said = self.story.is_some().then(|| Claims(&claims, &self.callers).to_string()).unwrap_or_default();
+                let said = self.said(&claims);
                 self.say(|| format!("{op:?} of keeper {keeper} arrives {said}: {answers:?}"));
                 if let Some(reply) = reply {
                     self.send(What::Reply { keeper, answers, reply });
