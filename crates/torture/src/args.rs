@@ -74,13 +74,13 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value_t = 60)]
     pub(crate) seconds: u64,
     /// How many worker processes.
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 6, value_parser = at_least_one)]
     pub(crate) workers: usize,
     /// Tasks or threads of each worker.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) tasks: u32,
     /// How many Exclusive locks.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = at_least_one)]
     pub(crate) names: usize,
     /// The mean time between two faults, in milliseconds.
     #[arg(long, default_value_t = 800)]
@@ -97,4 +97,8 @@ pub(crate) struct RunArgs {
     /// Where the history goes; without it a directory in the system's temporary one.
     #[arg(long)]
     pub(crate) history: Option<PathBuf>,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "a whole number from 1 on is needed".to_owned())
 }

@@ -7,7 +7,7 @@ use crate::rig::Rig;
 use crate::worker::{Kind, Spec};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -103,7 +103,8 @@ impl Crew {
         let Some(status) = child.try_wait()? else { return Ok(false) };
         place.child = None;
         // An abort is a section's own choice, and a kill the nemesis'.
-        let expected = status.success() || matches!(status.signal_name(), Some("SIGABRT" | "SIGKILL"));
+        let chosen = [Signal::ABORT, Signal::KILL].map(|signal| Some(signal.as_raw()));
+        let expected = status.success() || chosen.contains(&status.signal());
         if !expected {
             self.fallen.push(format!("worker {}: {status}", place.worker));
         }
@@ -184,20 +185,6 @@ impl Drop for Crew {
             if let Some(mut child) = self.slots[slot].child.take() {
                 let _ = child.wait();
             }
-        }
-    }
-}
-
-trait SignalName {
-    fn signal_name(&self) -> Option<&'static str>;
-}
-
-impl SignalName for std::process::ExitStatus {
-    fn signal_name(&self) -> Option<&'static str> {
-        match std::os::unix::process::ExitStatusExt::signal(self)? {
-            6 => Some("SIGABRT"),
-            9 => Some("SIGKILL"),
-            _ => Some("another"),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// What stands before the tables, and after them.
 const HEAD: &str = include_str!("report/head.md");
-const FOUND: &str = include_str!("report/found.md");
+const PICTURES: &str = include_str!("report/pictures.md");
 
 /// Checks the histories again and writes `README.md` and the pictures into a directory.
 ///
@@ -32,7 +32,7 @@ pub(crate) fn write(into: &Path, histories: &[PathBuf]) -> Result<(), Box<dyn st
     if let Some(picture) = report::handovers("Hand-over under faults", &spreads) {
         std::fs::write(into.join("handovers.svg"), picture)?;
     }
-    let page = [HEAD, &report::page(&runs), FOUND].concat();
+    let page = [HEAD, &report::page(&runs), PICTURES].concat();
     std::fs::write(into.join("README.md"), page)?;
     Ok(())
 }

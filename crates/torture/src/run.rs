@@ -42,7 +42,18 @@ const CALM: Duration = Duration::from_secs(2);
 /// # Errors
 /// When a server, a worker or a file cannot be had. What a fault does to them is no error, but history.
 pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    if !plan.subject.knows(plan.mode) {
+        return Err(format!(
+            "{:?} does not know the servers of {}; --help names its mode",
+            plan.subject,
+            plan.mode.name()
+        )
+        .into());
+    }
     std::fs::create_dir_all(history)?;
+    if std::fs::read_dir(history)?.next().is_some() {
+        return Err(format!("{} is not empty; a history needs a directory of its own", history.display()).into());
+    }
     let history = &history.canonicalize()?;
     let traits = plan.mode.traits();
     let room = TempDir::new();

@@ -32,6 +32,21 @@ fn a_history_that_is_not_there_is_named() {
 }
 
 #[test]
+fn what_cannot_be_run_is_told_in_a_sentence() {
+    let place = testkit::TempDir::new();
+    place.write("old", "a line");
+    let place = place.path().display().to_string();
+    for (args, says) in [
+        (&["run", "sqlite", "--history", &place][..], "is not empty; a history needs a directory of its own"),
+        (&["run", "sqlite", "--subject", "redis-py"], "RedisPy does not know the servers of sqlite"),
+        (&["run", "sqlite", "--workers", "0"], "a whole number from 1 on is needed"),
+    ] {
+        let (code, _, complained) = torture(args);
+        assert!(code.is_some_and(|code| code != 0) && complained.contains(says), "{args:?}: {complained}");
+    }
+}
+
+#[test]
 fn a_mutant_of_another_name_is_refused() {
     let (code, _, complained) = torture(&["mutants", "none-such"]);
     assert_eq!(code, Some(1));

@@ -4,7 +4,7 @@ use super::Worker;
 use super::section::{Plan, work_without_a_token};
 use crate::history::{Ending, Wanted, What, now};
 use crate::register::{Client, Shown};
-use crate::rig::SECRET;
+use crate::rig::{Mode, SECRET};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -28,6 +28,19 @@ pub(crate) enum Subject {
     Etcdctl,
     /// `flock`, on a file beside that of sqlite.
     Flock,
+}
+
+impl Subject {
+    /// Whether it knows the servers of a mode.
+    pub(crate) fn knows(self, mode: Mode) -> bool {
+        match self {
+            Self::Lockkeeper => true,
+            Self::RedisPy => mode == Mode::Redis1,
+            Self::NodeRedlock | Self::Rslock => mode == Mode::Redlock5,
+            Self::Etcdctl => mode == Mode::Etcd3,
+            Self::Flock => mode == Mode::Sqlite,
+        }
+    }
 }
 
 /// A client in a process of its own that takes orders.
@@ -72,7 +85,6 @@ pub(super) fn work(worker: &Worker) -> Result<(), Box<dyn std::error::Error>> {
         let name = rng.choice(&worker.spec.names).cloned().unwrap_or_default();
         let op = worker.next_op();
         worker.log(What::Asked { op, name: name.clone(), wanted: Wanted::Exclusive })?;
-        let asked = now();
         let answer = peer.ask(&format!("lock {name} {ttl} {wait}"))?;
         if answer != "yes" {
             let kind = if answer == "no" { "busy" } else { "unavailable" };
@@ -80,9 +92,8 @@ pub(super) fn work(worker: &Worker) -> Result<(), Box<dyn std::error::Error>> {
             std::thread::sleep(Duration::from_millis(50));
             continue;
         }
-        // What its caller may believe: the TTL counted from before the last try is not known, so from the answer.
+        // What its caller may believe. When the last try began is not known, so the TTL counts from the answer.
         let valid_until = now() + u64::try_from(worker.spec.ttl.as_nanos())?;
-        debug_assert!(valid_until > asked, "time goes on");
         worker.log(What::Granted { op, token: 0, holder: String::new(), valid_until })?;
         let plan = Plan::draw(&mut rng, &worker.spec, false);
         let shown = Shown { op, name, token: 0, holder: String::new() };
