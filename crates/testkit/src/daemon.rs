@@ -1,7 +1,7 @@
 //! Servers of a test's own: started on free ports, waited for, frozen, killed and started again, all in one way.
 
+use crate::ports::free_port;
 use crate::{Proc, SOON, Signal, eventually, is_alive};
-use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -129,10 +129,15 @@ pub(crate) trait Server: Sized {
 
     /// Starts it again on its ports and directory, and waits until it serves.
     fn start_again(&mut self) {
-        eventually(SOON, "the server starts again", || {
+        let end = Instant::now() + SOON;
+        loop {
             self.spawn();
-            self.comes_up()
-        });
+            if self.comes_up() {
+                return;
+            }
+            let (port, said) = (self.daemon().port(), self.daemon().said());
+            assert!(Instant::now() < end, "{} does not start again on port {port}: {said}", Self::WHAT);
+        }
     }
 
     /// Starts servers that need each other to serve, and waits for all of them.
@@ -146,16 +151,6 @@ pub(crate) trait Server: Sized {
         }
         panic!("a group of {} servers does not start", Self::WHAT);
     }
-}
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("loopback has free ports").port()
-}
-
-/// Waits until something listens on a loopback port.
-pub fn listens(port: u16) {
-    eventually(SOON, "the server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
 }
 
 /// Kills processes and removes directories when this process ends, however that happens.
