@@ -105,11 +105,13 @@ async fn a_waiter_whose_lease_was_revoked_stands_in_line_anew_and_never_holds_on
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_or_deleted_key_is_told_without_a_renewal() {
     let server = EtcdServer::new();
-    let (a, b) = (keeper(&server.url(), LONG).await, keeper(&server.url(), LONG).await);
+    // A renewal would tell after three times as long as the test waits.
+    let ttl = SOON * 9;
+    let (a, b) = (keeper(&server.url(), ttl).await, keeper(&server.url(), ttl).await);
     let guard = taken(&a, "broken").await;
     eventually(SOON, "the lease is watched", || server.ctl(&["get", "/lk/lease/", "--prefix"]).contains("session"));
     b.break_lock("broken", guard.token()).await.expect("answered").expect("broken");
-    assert_eq!(tokio::time::timeout(Duration::from_secs(10), guard.lost()).await, Ok(LossReason::Broken));
+    assert_eq!(tokio::time::timeout(SOON, guard.lost()).await, Ok(LossReason::Broken));
     // A claim that came out of the line is watched from there on.
     let held = taken(&b, "deleted").await;
     let lock = a.lock("deleted").wait(SOON);
@@ -118,7 +120,7 @@ async fn a_broken_or_deleted_key_is_told_without_a_renewal() {
     held.release().await.expect("released");
     let guard = waiting.await.expect("a task").expect("granted");
     server.ctl(&["del", "deleted/", "--prefix"]);
-    assert_eq!(tokio::time::timeout(Duration::from_secs(10), guard.lost()).await, Ok(LossReason::Gone));
+    assert_eq!(tokio::time::timeout(SOON, guard.lost()).await, Ok(LossReason::Gone));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
