@@ -7,6 +7,7 @@ mod elect;
 mod fuzz;
 mod once;
 mod run;
+mod serve;
 mod text;
 mod wrong;
 
@@ -15,6 +16,7 @@ pub(crate) use cron::CronArgs;
 pub(crate) use elect::{ElectArgs, Restart};
 pub(crate) use once::{OnFailure, OnceArgs};
 pub(crate) use run::RunArgs;
+pub(crate) use serve::{ServeArgs, ServeCommand};
 pub(crate) use text::{ENVIRONMENT, examples};
 
 use crate::exit::Failure;
@@ -40,7 +42,7 @@ pub(crate) struct Cli {
 }
 
 /// The commands, in the table's order.
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "run",
     "elect",
     "once",
@@ -52,6 +54,7 @@ const COMMANDS: [&str; 14] = [
     "break",
     "fence",
     "store",
+    "serve",
     "completions",
     "man",
     "help",
@@ -145,6 +148,11 @@ pub(crate) enum Command {
     /// Set up a store.
     #[command(subcommand)]
     Store(StoreCommand),
+    /// Serve the locks of a store over HTTP, for programs in any language.
+    ///
+    /// The gateway keeps nothing: several may serve one store, and one that ends takes no lock with it. The store must be
+    /// SQLite, Redis, Redlock, PostgreSQL or MySQL.
+    Serve(Box<ServeArgs>),
     /// Print a completion script for a shell.
     Completions {
         /// Which shell.

@@ -61,6 +61,7 @@ fn carry_out(parsed: Parsed) -> Result<u8, Failure> {
         Command::Completions { shell } => commands::completions::completions(shell).map(|()| 0),
         Command::Fence { command } => on_runtime(commands::fence::fence(command)),
         Command::Man { command } => commands::man::man(command.as_deref()).map(|()| 0),
+        Command::Serve(args) => on_threads(commands::serve::serve(store, *args)),
         Command::Store(StoreCommand::Init { url }) => on_runtime(commands::store::init(store, url.as_deref())),
         Command::Run(args) => on_runtime(commands::run::run(store, &args)),
         Command::Elect(args) => on_runtime(commands::elect::elect(store, &args)),
@@ -77,6 +78,12 @@ fn carry_out(parsed: Parsed) -> Result<u8, Failure> {
 /// Everything happens on the main thread: the parent-death signal of a child belongs to the thread that made it.
 fn on_runtime(command: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|e| Failure::system(format!("cannot start: {e}")))?.block_on(command)
+}
+
+/// For a service: as many threads as there are processors.
+fn on_threads(command: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.map_err(|e| Failure::system(format!("cannot start: {e}")))?.block_on(command)
 }
 

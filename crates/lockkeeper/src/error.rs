@@ -56,6 +56,28 @@ impl ErrorKind {
         self.row().2
     }
 
+    /// Reads back [`as_str`](Self::as_str).
+    #[cfg(feature = "remote")]
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        use ErrorKind::*;
+        let all = [
+            Busy,
+            Lost,
+            Stale,
+            Unavailable,
+            Denied,
+            InvalidName,
+            InvalidConfig,
+            Unsupported,
+            Mismatch,
+            Failed,
+            Foreign,
+            Closed,
+            Unexpected,
+        ];
+        all.into_iter().find(|kind| kind.as_str() == word)
+    }
+
     const fn row(self) -> (u16, u8, &'static str) {
         match self {
             Self::Busy => (409, 75, "busy"),

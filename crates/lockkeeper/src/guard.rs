@@ -189,7 +189,7 @@ impl Lease {
         match self.cell.mode {
             Mode::Exclusive => {
                 let pass = Pass::new(self.cell.name.clone(), self.cell.token, self.cell.holder);
-                Ok(pass.store(self.engine.info.scheme))
+                Ok(pass.store(self.engine.info.tokens.clone()))
             }
             Mode::Shared => Err(self.no_pass("a shared lock has no pass to write; shared_pass() lets its holder read")),
             Mode::Permit { .. } => Err(self.no_pass(PERMIT_HAS_NO_PASS)),
@@ -202,7 +202,9 @@ impl Lease {
     /// `Unsupported` for Exclusive and Permit guards.
     pub fn shared_pass(&self) -> Result<SharedPass> {
         match self.cell.mode {
-            Mode::Shared => Ok(SharedPass::new(self.cell.name.clone(), self.cell.token).store(self.engine.info.scheme)),
+            Mode::Shared => {
+                Ok(SharedPass::new(self.cell.name.clone(), self.cell.token).store(self.engine.info.tokens.clone()))
+            }
             // As a Shared token it would keep the holder's own next Exclusive entry out.
             Mode::Exclusive => Err(self.no_pass("an exclusive lock has no shared pass; pass() lets its holder in")),
             Mode::Permit { .. } => Err(self.no_pass(PERMIT_HAS_NO_PASS)),

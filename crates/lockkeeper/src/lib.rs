@@ -97,6 +97,9 @@ pub mod token;
 #[cfg(any(feature = "postgres", feature = "transaction-tokio-postgres-0-7"))]
 pub mod transaction;
 mod url;
+#[cfg(feature = "remote")]
+#[doc(hidden)]
+pub mod wire;
 
 pub use engine::Leftover;
 pub use error::{Error, ErrorKind, Result};

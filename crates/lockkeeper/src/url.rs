@@ -62,9 +62,11 @@ const KINDS: &[Kind] = kinds! { url, clock;
         shared(stores::zookeeper::ZooKeeperStore::from_parts(&url.raw_place, &url.options).await);
     (feature = "consul", "consul", ["consul", "consuls"], ["consul://HOST", "consuls://HOST"]) =>
         shared(stores::consul::ConsulStore::from_parts(&url.scheme, &url.raw_place, &url.options).await);
+    (feature = "remote", "remote", ["https", "http"], ["https://GATEWAY"]) =>
+        shared(stores::remote::RemoteStore::from_parts(&url.scheme, &url.raw_place, &url.options).await);
 };
 
-#[cfg(any(feature = "consul", feature = "etcd", feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "consul", feature = "etcd", feature = "redis", feature = "remote", feature = "zookeeper"))]
 fn shared(store: Result<impl Store>) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(store?))
 }
@@ -82,6 +84,7 @@ pub(crate) struct Parts {
             feature = "mysql",
             feature = "postgres",
             feature = "redis",
+            feature = "remote",
             feature = "zookeeper"
         )),
         allow(dead_code, reason = "only stores with a login need it")
@@ -189,7 +192,7 @@ mod tests {
         for (word, form) in [("redsi", "redis://HOST"), ("sqlite3", "sqlite:PATH"), ("etc", "etcd://HOSTS")] {
             assert_eq!(similar(word), Some(form));
         }
-        for stranger in ["mongo", "http", "https", "file", "x", ""] {
+        for stranger in ["mongo", "ftp", "file", "x", ""] {
             assert_eq!(similar(stranger), None, "{stranger}");
         }
     }

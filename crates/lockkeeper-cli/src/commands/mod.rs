@@ -13,5 +13,6 @@ pub(crate) mod man;
 pub(crate) mod once;
 mod ready;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod store;

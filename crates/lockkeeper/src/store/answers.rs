@@ -161,6 +161,28 @@ pub enum LossReason {
 }
 
 impl LossReason {
+    /// All of them.
+    #[cfg(feature = "remote")]
+    const ALL: [Self; 10] = [
+        Self::Released,
+        Self::Expired,
+        Self::MaxHold,
+        Self::Stalled,
+        Self::Broken,
+        Self::Gone,
+        Self::SessionEnded,
+        Self::KeeperDied,
+        Self::Forked,
+        Self::Closed,
+    ];
+
+    /// Reads back [`as_str`](Self::as_str). A word that this version does not know means that the store no longer has the
+    /// claim.
+    #[cfg(feature = "remote")]
+    pub(crate) fn from_word(word: &str) -> Self {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == word).unwrap_or(Self::Gone)
+    }
+
     /// The word for machines and metric labels.
     pub const fn as_str(self) -> &'static str {
         match self {

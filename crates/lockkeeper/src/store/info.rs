@@ -1,6 +1,7 @@
 //! What a store says of itself.
 
 use crate::error::{Error, ErrorKind};
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// How strong a store's mutual exclusion is, weakest first: what [`require`](crate::KeeperBuilder::require) compares.
@@ -21,6 +22,29 @@ pub enum Guarantee {
     Durable,
     /// Across machines by consensus: survives the loss of any minority.
     Consensus,
+}
+
+impl Guarantee {
+    /// The word for machines.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BestEffort => "best-effort",
+            Self::Process => "process",
+            Self::Machine => "machine",
+            Self::Primary => "primary",
+            Self::Majority => "majority",
+            Self::Durable => "durable",
+            Self::Consensus => "consensus",
+        }
+    }
+
+    /// Reads back [`as_str`](Self::as_str).
+    #[cfg(feature = "remote")]
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        use Guarantee::{BestEffort, Consensus, Durable, Machine, Majority, Primary, Process};
+        let all = [BestEffort, Process, Machine, Primary, Majority, Durable, Consensus];
+        all.into_iter().find(|guarantee| guarantee.as_str() == word)
+    }
 }
 
 /// How claims end when their holder disappears.
@@ -79,6 +103,12 @@ pub struct StoreInfo {
     /// votes can split, all may be refused and must ask again. There a release may also be answered before every server has
     /// carried it out.
     pub decisive: bool,
+    /// Whether any instance, also on another machine, may renew and release a claim, and takes its stamp for a number that
+    /// means nothing. Default: no. Only such a store can be served by a gateway.
+    pub portable: bool,
+    /// Whose numbers its tokens are: what [`Pass::store`](crate::Pass::store) of its guards shows at a fence. Default: the
+    /// scheme; a gateway hands out the tokens of the store behind it.
+    pub tokens: Cow<'static, str>,
     /// Where calls may run.
     pub runtime: Runtime,
     /// The shortest TTL.
@@ -106,6 +136,8 @@ impl StoreInfo {
             ordered: false,
             local: false,
             decisive: true,
+            portable: false,
+            tokens: Cow::Borrowed(scheme),
             runtime: Runtime::Any,
             ttl_floor: Duration::from_secs(1),
             ttl_ceiling: Duration::from_secs(30 * 24 * 3600),
@@ -174,6 +206,20 @@ impl StoreInfo {
     #[must_use]
     pub fn votes_can_split(mut self) -> Self {
         self.decisive = false;
+        self
+    }
+
+    /// Any instance may renew and release a claim, and stamps mean nothing to it.
+    #[must_use]
+    pub fn portable(mut self) -> Self {
+        self.portable = true;
+        self
+    }
+
+    /// Says whose numbers its tokens are.
+    #[must_use]
+    pub fn tokens(mut self, tokens: impl Into<Cow<'static, str>>) -> Self {
+        self.tokens = tokens.into();
         self
     }
 

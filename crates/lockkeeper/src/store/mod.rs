@@ -24,6 +24,7 @@ use crate::register::Register;
 use crate::token::Token;
 use async_trait::async_trait;
 use std::fmt;
+use std::sync::Arc;
 
 /// Where locks live. One instance belongs to one keeper; `Arc<dyn Store>` is how it is passed.
 ///
@@ -94,6 +95,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn registers(&self) -> Option<&dyn Register> {
         None
     }
+}
+
+/// Opens the store that `url` names, without a keeper over it: for programs that speak to stores themselves, such as a
+/// gateway. [`Keeper::connect`](crate::Keeper::connect) is what takes locks.
+///
+/// # Errors
+/// `InvalidConfig` for a URL that cannot work. `Unsupported` when this build has no such store. Otherwise the error that
+/// opening the store met.
+///
+/// # Cancellation
+/// Nothing stays behind: a connection that is half open is closed.
+pub async fn open(url: impl AsRef<str>) -> Result<Arc<dyn Store>> {
+    crate::url::open(url.as_ref(), &crate::clock::Clock::System).await
 }
 
 /// Answers a batch one entry after another: for stores that cannot do better.

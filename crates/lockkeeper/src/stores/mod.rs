@@ -17,6 +17,8 @@ pub(crate) mod postgres_keys;
 pub mod redis;
 #[cfg(feature = "redlock")]
 pub mod redlock;
+#[cfg(feature = "remote")]
+pub mod remote;
 mod shared;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

@@ -1,6 +1,6 @@
 //! The endpoints that locks need.
 
-use super::connect::Http;
+use super::connect::{Http, index};
 use super::error::refused;
 use super::json::{self, Entry, NewSession, Op, SessionInfo, Txn};
 use super::keys::in_url;
@@ -120,7 +120,7 @@ impl Http {
         match answer.status {
             StatusCode::OK => {
                 let found: Option<Vec<SessionInfo>> = json::read(&answer, "a session")?;
-                Ok((found.unwrap_or_default().into_iter().next(), answer.index()))
+                Ok((found.unwrap_or_default().into_iter().next(), index(&answer)))
             }
             _ => Err(refused(&answer)),
         }

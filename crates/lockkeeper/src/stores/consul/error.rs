@@ -1,27 +1,8 @@
 //! From what an agent says to an error of ours: one table.
 
-use super::connect::Answer;
 use crate::error::{Error, ErrorKind};
 use crate::name::escape;
-
-/// No way to the agent, or no answer: unavailable, but for a certificate that one side does not accept.
-pub(super) fn unreachable(text: &str, cause: impl std::error::Error + Send + Sync + 'static) -> Error {
-    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&cause);
-    let (mut kind, mut why) = (ErrorKind::Unavailable, cause.to_string());
-    while let Some(inner) = next {
-        let io = inner.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let tls = inner.downcast_ref::<rustls::Error>().or_else(|| io?.downcast_ref());
-        if let Some(tls) = tls {
-            if matches!(tls, rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_)) {
-                kind = ErrorKind::Denied;
-            }
-            why = tls.to_string();
-        }
-        next = inner.source();
-    }
-    let why: String = escape(why.as_bytes()).chars().take(200).collect();
-    Error::new(kind, format!("{text}: {why}")).with_source(cause).in_store("consul")
-}
+use crate::stores::shared::http::Answer;
 
 /// An answer that no Consul gives.
 pub(super) fn not_consul(what: &str) -> Error {

@@ -1,6 +1,5 @@
 //! Fuzz targets of the Consul store.
 
-use super::connect::Answer;
 use super::json::{self, SessionInfo};
 use super::keys::{Keys, SUFFIX, Value, decode, field, in_url, no_lock};
 use super::options::Options;
@@ -9,6 +8,7 @@ use crate::name::LockName;
 use crate::register::Pass;
 use crate::store::{Claim, Note};
 use crate::stores::shared::fuzz::urls;
+use crate::stores::shared::http::Answer;
 use crate::stores::shared::register::StoredRegister;
 use crate::token::{HolderId, Token};
 use std::time::Duration;

@@ -1,9 +1,10 @@
 //! What Consul is sent and answers, as JSON.
 
-use super::connect::Answer;
+use super::connect::index;
 use super::error::{error, not_consul, refused};
 use super::keys::Value;
 use crate::error::Result;
+use crate::stores::shared::http::Answer;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
@@ -211,9 +212,9 @@ pub(super) fn entry(answer: &Answer) -> Result<(Option<Entry>, u64)> {
         StatusCode::OK => {
             let found: Vec<RawEntry> = read(answer, "a key")?;
             let found = found.into_iter().next().ok_or_else(|| not_consul("an empty answer for a key"))?;
-            Ok((Some(found.entry()?), answer.index()))
+            Ok((Some(found.entry()?), index(answer)))
         }
-        StatusCode::NOT_FOUND if answer.body.is_empty() => Ok((None, answer.index())),
+        StatusCode::NOT_FOUND if answer.body.is_empty() => Ok((None, index(answer))),
         _ => Err(refused(answer)),
     }
 }

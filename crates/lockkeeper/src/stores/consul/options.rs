@@ -6,12 +6,10 @@ use crate::error::{Error, Result};
 use crate::name::escape;
 use crate::stores::shared::address::UrlKind;
 use crate::stores::shared::server;
+use crate::stores::shared::tls::{Tls, tls};
 use crate::stores::shared::tls_files::{TlsFiles, USUAL};
 use hyper::header::HeaderValue;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 static URL: UrlKind = UrlKind {
@@ -31,7 +29,7 @@ const USUAL_LOCK_DELAY: Duration = Duration::from_secs(15);
 pub(super) struct Options {
     pub(super) host: String,
     pub(super) port: u16,
-    pub(super) tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
+    pub(super) tls: Option<Tls>,
     pub(super) token: Option<HeaderValue>,
     /// What all requests have after their own query: `dc=…&ns=…`, encoded.
     pub(super) query: String,
@@ -89,7 +87,7 @@ impl Options {
         let named = [("dc", &datacenter), ("ns", &namespace), ("partition", &partition)];
         let query = named.iter().filter_map(|(name, value)| Some(format!("{name}={}", keys::in_url(value.as_ref()?))));
         let tls = if scheme == "consuls" {
-            Some(tls(&host, files)?)
+            Some(tls(&URL, &host, files)?)
         } else {
             files.must_be_none("without TLS: write consuls://")?;
             None
@@ -142,42 +140,6 @@ fn parse_address(text: &str) -> Result<(String, u16)> {
         )));
     }
     Ok((host, port))
-}
-
-type Tls = (Arc<rustls::ClientConfig>, ServerName<'static>);
-
-fn tls(host: &str, mut files: TlsFiles) -> Result<Tls> {
-    let unusable = |what: &str| bad(format!("{what} cannot be used: it has no PEM that fits"));
-    let mut roots = rustls::RootCertStore::empty();
-    match files.authority()? {
-        Some(pem) => {
-            for found in CertificateDer::pem_slice_iter(&pem) {
-                let found = found.map_err(|_| unusable("ca_file"))?;
-                roots.add(found).map_err(|e| unusable("ca_file").with_source(e))?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| bad("TLS cannot be used").with_source(e))?
-        .with_root_certificates(roots);
-    let config = match files.identity()? {
-        None => config.with_no_client_auth(),
-        Some((cert, key)) => {
-            let chain = CertificateDer::pem_slice_iter(&cert).collect::<std::result::Result<Vec<_>, _>>();
-            let chain = chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| unusable("cert_file"))?;
-            // Neither the key nor what is wrong with it is shown.
-            let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| unusable("key_file"))?;
-            config.with_client_auth_cert(chain, key).map_err(|e| unusable("cert_file or key_file").with_source(e))?
-        }
-    };
-    let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| bad(format!("'{}' is not a host", escape(host.as_bytes()))))?;
-    Ok((Arc::new(config), name))
 }
 
 #[cfg(test)]

@@ -149,6 +149,7 @@ impl Store for RedisStore {
             shared: true,
             permits: true,
             push: true,
+            portable: true,
             // Calls that wait for replicas have a connection each.
             ordered: self.connections.options().wait.is_none(),
             runtime: Runtime::Tokio,

@@ -136,6 +136,7 @@ impl Store for RedlockStore {
             .servers(labels.join(", "))
             .runtime(Runtime::Tokio)
             .votes_can_split()
+            .portable()
             // A few round trips on a network, so that a renewal comes in time.
             .ttl(Duration::from_millis(200), self.max_ttl)
     }

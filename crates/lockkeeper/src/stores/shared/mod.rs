@@ -6,14 +6,22 @@
     feature = "mysql",
     feature = "postgres",
     feature = "redis",
-    feature = "zookeeper"
+    feature = "zookeeper",
+    feature = "remote"
 ))]
 pub(super) mod address;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 pub(super) mod batch;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) mod clean;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "remote"
+))]
 pub(super) mod connecting;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 pub(super) mod connections;
@@ -29,6 +37,8 @@ pub(super) mod connections;
     )
 ))]
 pub(super) mod fuzz;
+#[cfg(any(feature = "consul", feature = "remote"))]
+pub(super) mod http;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 pub(super) mod inbox;
 #[cfg(all(
@@ -39,13 +49,21 @@ pub(super) mod inbox;
         feature = "mysql",
         feature = "postgres",
         feature = "redis",
+        feature = "remote",
         feature = "zookeeper"
     )
 ))]
 pub(super) mod options_tests;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 pub(super) mod register;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "remote"
+))]
 pub(super) mod server;
 #[cfg(any(feature = "consul", feature = "etcd"))]
 pub(super) mod session;
@@ -63,14 +81,25 @@ pub(super) mod sql;
     feature = "mysql",
     feature = "postgres",
     feature = "redis",
-    feature = "zookeeper"
+    feature = "zookeeper",
+    feature = "remote"
 ))]
 pub(super) mod timing;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "redis"))]
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "remote"
+))]
 pub(super) mod tls_files;
 
+#[cfg(any(feature = "consul", feature = "remote"))]
+pub(super) mod tls;
+
 /// Locks a table whose steps are never left half-way, so that going on after a panic is safe.
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "consul", feature = "etcd", feature = "remote", feature = "zookeeper"))]
 pub(super) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

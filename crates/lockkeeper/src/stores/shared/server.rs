@@ -6,7 +6,7 @@ use std::fmt::Display;
 /// With this the standard library begins what it says of a name that cannot be resolved; there is no kind for it.
 const UNRESOLVED: &str = "failed to lookup address information";
 
-#[cfg(any(feature = "consul", feature = "mysql", feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "consul", feature = "mysql", feature = "postgres", feature = "redis", feature = "remote"))]
 /// `host:port`, an IPv6 address in brackets.
 pub(in crate::stores) fn shown(host: &str, port: u16) -> String {
     let host = crate::name::escape(host.as_bytes());
@@ -19,7 +19,7 @@ pub(in crate::stores) fn list<'a>(nodes: impl IntoIterator<Item = (&'a str, u16)
     nodes.into_iter().map(|(host, port)| shown(host, port)).collect::<Vec<_>>().join(", ")
 }
 
-#[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres"))]
+#[cfg(any(feature = "consul", feature = "etcd", feature = "mysql", feature = "postgres", feature = "remote"))]
 /// A connection that `at` did not accept, or not at once.
 pub(in crate::stores) fn unreachable(at: &str, error: &std::io::Error) -> Error {
     use std::io;

@@ -19,6 +19,7 @@ pub(in crate::stores) fn lease_info(store: &'static str, servers: String, durabl
         shared: true,
         permits: true,
         push: true,
+        portable: true,
         runtime: Runtime::Tokio,
         // A few commits on a busy disk, so that a renewal comes in time.
         ttl_floor: Duration::from_millis(100),

@@ -4,7 +4,7 @@ use super::address::UrlKind;
 use crate::error::Result;
 
 /// What most URLs call them.
-#[cfg(any(test, feature = "consul", feature = "etcd", feature = "redis"))]
+#[cfg(any(test, feature = "consul", feature = "etcd", feature = "redis", feature = "remote"))]
 pub(in crate::stores) const USUAL: [&str; 3] = ["ca_file", "cert_file", "key_file"];
 
 /// How a certificate begins in a PEM file.

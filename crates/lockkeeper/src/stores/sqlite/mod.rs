@@ -256,6 +256,7 @@ impl Store for SqliteStore {
             shared: true,
             permits: true,
             push: true,
+            portable: true,
             runtime: Runtime::Any,
             // A few commits on a slow disk, so that a renewal comes in time.
             ttl_floor: Duration::from_millis(50),

@@ -1,0 +1,125 @@
+//! Every path.
+
+mod claims;
+mod events;
+mod locks;
+mod registers;
+mod thin;
+
+use crate::auth::Caller;
+use crate::gateway::Gateway;
+use crate::input::MOST_BYTES;
+use crate::refused::{Answered, Refused};
+use axum::body::{Body, Bytes};
+use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http_body_util::{BodyExt, Limited};
+use lockkeeper::wire::{GATEWAY_HEADER, Info};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a body may take to come.
+const BODY_LIMIT: Duration = Duration::from_secs(30);
+
+/// All paths of a gateway.
+pub fn routes(gateway: Arc<Gateway>) -> Router {
+    let api = Router::new()
+        .route("/v1/info", get(info))
+        .route("/v1/acquire", post(thin::acquire))
+        .route("/v1/renew", post(thin::renew))
+        .route("/v1/release", post(thin::release))
+        .route("/v1/lock", get(locks::one))
+        .route("/v1/locks", get(locks::list))
+        .route("/v1/break", post(locks::break_lock))
+        .route("/v1/registers", get(registers::read))
+        .route("/v1/registers/enter", post(registers::enter))
+        .route("/v1/registers/write", post(registers::write))
+        .route("/v1/claims/try-acquire", post(claims::try_acquire))
+        .route("/v1/claims/renew", post(claims::renew))
+        .route("/v1/claims/release", post(claims::release))
+        .route("/v1/events", get(events::events))
+        .route_layer(from_fn_with_state(gateway.clone(), admitted));
+    Router::new()
+        .merge(api)
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .fallback(async || Refused::unknown("there is no such path; /v1/info is one"))
+        .method_not_allowed_fallback(async || Refused::method())
+        .layer(from_fn_with_state(gateway.clone(), marked))
+        .with_state(gateway)
+}
+
+/// Who asks, and from where.
+#[derive(Clone, Debug)]
+pub(crate) struct Asking {
+    pub(crate) caller: Caller,
+    pub(crate) from: Option<SocketAddr>,
+}
+
+impl<S: Sync> FromRequestParts<S> for Asking {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
+        parts.extensions.get().cloned().ok_or_else(Refused::unauthenticated)
+    }
+}
+
+/// Lets in what has a token that counts, and reads its body.
+async fn admitted(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Answered<Response> {
+    let caller = gateway.tokens.caller(request.headers())?;
+    gateway.limits.request(&caller.id)?;
+    let from = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+    let (mut parts, body) = request.into_parts();
+    let body = whole(&parts.headers, body).await?;
+    parts.extensions.insert(Asking { caller, from });
+    Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
+}
+
+/// A body of at most so many bytes, that comes in time.
+async fn whole(headers: &HeaderMap, body: Body) -> Answered<Bytes> {
+    let too_large = || Refused::too_large(format!("a body has at most {MOST_BYTES} bytes"));
+    let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if said.is_some_and(|length| length > MOST_BYTES) {
+        return Err(too_large());
+    }
+    match tokio::time::timeout(BODY_LIMIT, Limited::new(body, MOST_BYTES).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(_)) => Err(too_large()),
+        Err(_) => Err(Refused::too_large("the body did not come within 30 seconds")),
+    }
+}
+
+/// Every answer says which gateway it is from, and is kept by no cache.
+async fn marked(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::try_from(gateway.id.as_str()) {
+        headers.insert(GATEWAY_HEADER, id);
+    }
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+async fn info(State(gateway): State<Arc<Gateway>>) -> Json<Info> {
+    Json(gateway.describe())
+}
+
+/// Whether a balancer should send requests here.
+async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
+    if gateway.is_draining() {
+        return Refused::closing(None).into_response();
+    }
+    let probe = gateway.act(|store| async move { store.list(b"lk-ready/", None).await });
+    match tokio::time::timeout(Duration::from_secs(10), probe).await {
+        Ok(Ok(Ok(_))) => "ready\n".into_response(),
+        Ok(Ok(Err(error)) | Err(error)) => Refused::from(error).into_response(),
+        Err(_) => Refused::from(lockkeeper::Error::unavailable("the store did not answer in time")).into_response(),
+    }
+}

@@ -1,0 +1,131 @@
+//! A store, and what a request needs to act on it.
+
+use crate::audit::Audit;
+use crate::auth::Tokens;
+use crate::hints::Hints;
+use crate::limits::Limits;
+use lockkeeper::store::Sink;
+use lockkeeper::wire::Info;
+use lockkeeper::{Error, Result, Store, StoreInfo};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What an operator can choose.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The longest wait of one request. Default: 25 s, below the idle limits of common proxies.
+    pub max_wait: Duration,
+    /// The longest TTL that a client may ask for. Default: 5 min.
+    pub max_ttl: Duration,
+    /// Where clients reach this gateway past a balancer, to be told of hand-overs at once. Default: not said.
+    pub advertise: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_wait: Duration::from_secs(25), max_ttl: Duration::from_secs(300), advertise: None }
+    }
+}
+
+/// A store behind HTTP.
+#[derive(Debug)]
+pub struct Gateway {
+    /// Eight hexadecimal digits, fresh for every start.
+    pub(crate) id: String,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) info: StoreInfo,
+    pub(crate) settings: Settings,
+    pub(crate) tokens: Tokens,
+    pub(crate) hints: Arc<Hints>,
+    pub(crate) limits: Limits,
+    pub(crate) audit: Audit,
+    draining: AtomicBool,
+    closing: watch::Sender<bool>,
+}
+
+impl Gateway {
+    /// A gateway of a store. Its hand-overs are listened for on the current Tokio runtime.
+    ///
+    /// # Errors
+    /// `Unsupported` for a store whose locks would end with the gateway.
+    pub fn new(store: Arc<dyn Store>, settings: Settings, tokens: Tokens, audit: Audit) -> Result<Arc<Self>> {
+        let info = store.info();
+        if !info.portable {
+            return Err(Error::unsupported(format!(
+                "{} keeps locks for one client: a gateway would lose them when it restarts; connect directly, or serve \
+                 PostgreSQL, MySQL, Redis or SQLite",
+                info.scheme
+            )));
+        }
+        let mut id = [0; 4];
+        getrandom::fill(&mut id).map_err(|e| Error::unavailable(format!("the system's random source failed: {e}")))?;
+        let hints = Arc::new(Hints::default());
+        let (tended, told) = (store.clone(), hints.clone());
+        tokio::spawn(async move { tended.tend(Sink::new(move |event| told.tell(&event))).await });
+        let swept = Arc::downgrade(&hints);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+                let Some(hints) = swept.upgrade() else { return };
+                hints.sweep();
+            }
+        });
+        let (limits, draining, closing) = (Limits::default(), AtomicBool::new(false), watch::Sender::new(false));
+        let id = lockkeeper::wire::hex(&id);
+        Ok(Arc::new(Self { id, store, info, settings, tokens, hints, limits, audit, draining, closing }))
+    }
+
+    /// What it says of itself and its store.
+    pub(crate) fn describe(&self) -> Info {
+        let mut info = self.info.clone();
+        info.ttl_ceiling = info.ttl_ceiling.min(self.settings.max_ttl);
+        Info::of(&info, self.id.clone(), self.store.registers().is_some())
+    }
+
+    /// Reads the tokens file again if it has changed; whether it has.
+    ///
+    /// # Errors
+    /// What is wrong with it. The tokens stay as they were.
+    pub fn refresh_tokens(&self) -> Result<bool> {
+        self.tokens.refresh()
+    }
+
+    /// Says to balancers that requests are better sent elsewhere; everything is still answered.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`drain`](Self::drain) or [`close`](Self::close) was called.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed) || self.is_closing()
+    }
+
+    /// Answers no new waits, and ends those under way; each keeps its place in line.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Whether [`close`](Self::close) was called.
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Ends when [`close`](Self::close) is called.
+    pub(crate) async fn closed(&self) {
+        // The sender lives as long as this.
+        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
+    }
+
+    /// Acts on the store in a task of its own, so that a client that hangs up does not cut the call in half.
+    pub(crate) async fn act<T, F>(&self, act: impl FnOnce(Arc<dyn Store>) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let task = tokio::spawn(act(self.store.clone()));
+        task.await.map_err(|e| Error::unavailable("the call to the store did not end").with_source(e))
+    }
+}

@@ -1,0 +1,333 @@
+//! Requests to a server of HTTP: connections of HTTP/1.1 that are kept, a few for each Tokio runtime.
+//!
+//! A connection is driven by a task of the runtime that opened it and ends with that. A request whose future is dropped
+//! takes its connection with it, so no answer is ever taken for another's.
+
+use super::timing::CONNECT_LIMIT;
+use super::tls::Tls;
+use super::{lock, server};
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::escape;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::runtime::{Handle, Id};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+/// How many connections of a runtime are kept for later.
+const MOST_IDLE: usize = 16;
+
+/// The largest answer that is read; a listing of very many keys is the largest there is.
+const MOST_BYTES: usize = 32 << 20;
+
+/// After so long without an answer the connections that are kept count as dead too: many round trips of the slowest
+/// network, and less than most callers wait for a lock.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// The server, and how errors speak of it.
+#[derive(Clone, Debug)]
+pub(in crate::stores) struct Peer {
+    /// The store that errors name.
+    pub(in crate::stores) store: &'static str,
+    /// As sentences name it, such as `the agent`.
+    pub(in crate::stores) who: &'static str,
+    /// What it should be, such as `Consul`.
+    pub(in crate::stores) kind: &'static str,
+    pub(in crate::stores) host: String,
+    pub(in crate::stores) port: u16,
+    pub(in crate::stores) tls: Option<Tls>,
+    /// What every request has, such as a secret marked as sensitive.
+    pub(in crate::stores) headers: HeaderMap,
+    /// How many requests may be under way.
+    pub(in crate::stores) most_requests: usize,
+}
+
+impl Peer {
+    /// Where it is, for errors.
+    pub(in crate::stores) fn server(&self) -> String {
+        server::shown(&self.host, self.port)
+    }
+
+    fn late(&self) -> Error {
+        Error::unavailable(format!("{} did not answer in time", self.who)).in_store(self.store)
+    }
+
+    fn broke(&self, cause: hyper::Error) -> Error {
+        self.unreachable(&format!("the connection to {} broke", self.who), cause)
+    }
+
+    /// No way to the server, or no answer: unavailable, but for a certificate that one side does not accept.
+    fn unreachable(&self, text: &str, cause: impl std::error::Error + Send + Sync + 'static) -> Error {
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&cause);
+        let (mut kind, mut why) = (ErrorKind::Unavailable, cause.to_string());
+        while let Some(inner) = next {
+            let io = inner.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+            let tls = inner.downcast_ref::<rustls::Error>().or_else(|| io?.downcast_ref());
+            if let Some(tls) = tls {
+                if matches!(tls, rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_)) {
+                    kind = ErrorKind::Denied;
+                }
+                why = tls.to_string();
+            }
+            next = inner.source();
+        }
+        let why: String = escape(why.as_bytes()).chars().take(200).collect();
+        Error::new(kind, format!("{text}: {why}")).with_source(cause).in_store(self.store)
+    }
+
+    /// An answer that such a server never gives.
+    pub(in crate::stores) fn not_it(&self, what: &str) -> Error {
+        let text = format!("{what} is not what {} answers; is this its HTTP address?", self.kind);
+        Error::new(ErrorKind::Unexpected, text).in_store(self.store)
+    }
+}
+
+/// A connection, and how it ends: what broke it is known there, and not always by the request that was cut off.
+#[derive(Debug)]
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    ended: JoinHandle<hyper::Result<()>>,
+}
+
+impl Connection {
+    /// The error of a request that the connection did not survive.
+    async fn broken(self, peer: &Peer, error: hyper::Error) -> Error {
+        let Self { sender, ended } = self;
+        drop(sender);
+        match ended.await {
+            Ok(Err(cause)) => peer.broke(cause),
+            _ => peer.broke(error),
+        }
+    }
+}
+
+/// The way to one server.
+#[derive(Debug)]
+pub(in crate::stores) struct Http {
+    pub(in crate::stores) peer: Peer,
+    idle: Mutex<HashMap<Id, Vec<Connection>>>,
+    slots: Semaphore,
+}
+
+/// What the server answered.
+#[derive(Debug)]
+pub(in crate::stores) struct Answer {
+    pub(in crate::stores) status: StatusCode,
+    #[cfg(feature = "consul")]
+    pub(in crate::stores) headers: HeaderMap,
+    pub(in crate::stores) body: Bytes,
+}
+
+/// An answer that comes in pieces.
+#[cfg(feature = "remote")]
+#[derive(Debug)]
+pub(in crate::stores) struct Stream {
+    pub(in crate::stores) status: StatusCode,
+    body: Incoming,
+    /// It must live as long as the answer.
+    _connection: Connection,
+}
+
+#[cfg(feature = "remote")]
+impl Stream {
+    /// The next piece; `None` at the end, however it came about.
+    pub(in crate::stores) async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let frame = self.body.frame().await?.ok()?;
+            if let Ok(data) = frame.into_data() {
+                return Some(data);
+            }
+        }
+    }
+}
+
+impl Http {
+    pub(in crate::stores) fn new(peer: Peer) -> Self {
+        let slots = Semaphore::new(peer.most_requests);
+        Self { peer, idle: Mutex::default(), slots }
+    }
+
+    /// One request, answered within `limit`.
+    pub(in crate::stores) async fn send(
+        &self,
+        method: Method,
+        uri: &str,
+        body: Vec<u8>,
+        limit: Duration,
+    ) -> Result<Answer> {
+        let exchange = self.exchange(method, uri, body.into());
+        tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| Err(self.peer.late()))
+    }
+
+    #[cfg(feature = "consul")]
+    /// One request that waits at the server; those have connections beside the others.
+    pub(in crate::stores) async fn wait(&self, uri: &str, limit: Duration) -> Result<Answer> {
+        let exchange = async { self.round_trip(self.request(Method::GET, uri, Bytes::new())?).await };
+        tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| Err(self.peer.late()))
+    }
+
+    /// A request whose answer goes on for as long as the server likes.
+    #[cfg(feature = "remote")]
+    pub(in crate::stores) async fn stream(&self, uri: &str, limit: Duration) -> Result<Stream> {
+        let begin = async { self.reach(self.request(Method::GET, uri, Bytes::new())?).await };
+        let (connection, response) =
+            tokio::time::timeout(limit, begin).await.unwrap_or_else(|_| Err(self.peer.late()))?;
+        let (head, body) = response.into_parts();
+        Ok(Stream { status: head.status, body, _connection: connection })
+    }
+
+    async fn exchange(&self, method: Method, uri: &str, body: Bytes) -> Result<Answer> {
+        let closed = |_| Error::unavailable("the store is closed").in_store(self.peer.store);
+        let _slot = self.slots.acquire().await.map_err(closed)?;
+        let mut asking = Asking { http: self, runtime: Handle::current().id(), began: Instant::now(), over: false };
+        let answer = self.round_trip(self.request(method, uri, body)?).await;
+        asking.over = true;
+        answer
+    }
+
+    fn request(&self, method: Method, uri: &str, body: Bytes) -> Result<Request<Full<Bytes>>> {
+        let Peer { host, port, headers, .. } = &self.peer;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header(HOST, format!("{host}:{port}"))
+            .header(USER_AGENT, concat!("lockkeeper/", env!("CARGO_PKG_VERSION")));
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let impossible =
+            |e| Error::invalid_config("no request can be made of this URL").with_source(e).in_store(self.peer.store);
+        request.body(Full::new(body)).map_err(impossible)
+    }
+
+    async fn round_trip(&self, request: Request<Full<Bytes>>) -> Result<Answer> {
+        let (connection, response) = self.reach(request).await?;
+        let answer = self.read(response).await?;
+        self.keep(connection);
+        Ok(answer)
+    }
+
+    /// Sends a request on a connection that is kept, or on a new one.
+    async fn reach(&self, mut request: Request<Full<Bytes>>) -> Result<(Connection, Response<Incoming>)> {
+        loop {
+            let kept = self.take_idle();
+            let fresh = kept.is_none();
+            let mut connection = match kept {
+                Some(connection) => connection,
+                None => self.connect().await?,
+            };
+            match connection.sender.try_send_request(request).await {
+                Ok(response) => return Ok((connection, response)),
+                Err(mut refused) => match refused.take_message() {
+                    // It was closed while idle, and nothing was sent.
+                    Some(unsent) if !fresh => request = unsent,
+                    _ => return Err(connection.broken(&self.peer, refused.into_error()).await),
+                },
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection> {
+        let Peer { host, port, tls, store, .. } = &self.peer;
+        let at = self.peer.server();
+        let connect = async {
+            let no = |e: std::io::Error| server::unreachable(&at, &e).with_source(e).in_store(store);
+            let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(no)?;
+            // A lock's small messages must not wait.
+            stream.set_nodelay(true).map_err(no)?;
+            match tls {
+                None => self.handshake(stream).await,
+                Some((config, name)) => {
+                    let connector = tokio_rustls::TlsConnector::from(config.clone());
+                    let refused = |e| self.peer.unreachable(&format!("no TLS with {}", self.peer.who), e);
+                    self.handshake(connector.connect(name.clone(), stream).await.map_err(refused)?).await
+                }
+            }
+        };
+        let timed_out = || Err(server::silent(&at).in_store(store));
+        tokio::time::timeout(CONNECT_LIMIT, connect).await.unwrap_or_else(|_| timed_out())
+    }
+
+    async fn handshake(&self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Connection> {
+        let failed = |e| self.peer.unreachable(&format!("cannot speak HTTP with {}", self.peer.who), e);
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        // It ends with the sender, or with the runtime.
+        Ok(Connection { sender, ended: tokio::spawn(connection) })
+    }
+
+    async fn read(&self, response: Response<Incoming>) -> Result<Answer> {
+        let (head, body) = response.into_parts();
+        let collected = Limited::new(body, MOST_BYTES).collect().await;
+        let body = collected.map_err(|e| match e.downcast::<hyper::Error>() {
+            Ok(e) => self.peer.unreachable(&format!("the answer of {} broke off", self.peer.who), *e),
+            Err(_) => self.peer.not_it("an answer of more than 32 MiB"),
+        })?;
+        Ok(Answer {
+            status: head.status,
+            #[cfg(feature = "consul")]
+            headers: head.headers,
+            body: body.to_bytes(),
+        })
+    }
+
+    fn take_idle(&self) -> Option<Connection> {
+        let mut idle = lock(&self.idle);
+        let kept = idle.get_mut(&Handle::current().id())?;
+        // The newest first: the others may be closed by the agent when they are not needed.
+        std::iter::from_fn(|| kept.pop()).find(|connection| connection.sender.is_ready())
+    }
+
+    fn keep(&self, connection: Connection) {
+        if connection.sender.is_closed() {
+            return;
+        }
+        let mut idle = lock(&self.idle);
+        // Connections of runtimes that have ended are closed.
+        idle.retain(|_, kept| {
+            kept.retain(|connection| !connection.sender.is_closed());
+            !kept.is_empty()
+        });
+        let kept = idle.entry(Handle::current().id()).or_default();
+        if kept.len() < MOST_IDLE {
+            kept.push(connection);
+        }
+    }
+}
+
+/// A request under way. Given up without an answer, it takes the connections that are kept with it: each of them would
+/// cost another caller as much.
+struct Asking<'a> {
+    http: &'a Http,
+    runtime: Id,
+    began: Instant,
+    over: bool,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.over && self.began.elapsed() >= SILENCE {
+            lock(&self.http.idle).remove(&self.runtime);
+        }
+    }
+}
+
+#[cfg(all(test, feature = "consul"))]
+impl Answer {
+    pub(in crate::stores) fn of(status: u16, body: &str) -> Self {
+        let status = StatusCode::from_u16(status).unwrap();
+        Self { status, headers: HeaderMap::new(), body: Bytes::copy_from_slice(body.as_bytes()) }
+    }
+}
