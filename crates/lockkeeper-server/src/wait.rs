@@ -107,6 +107,24 @@ async fn leave(gateway: &Gateway, claim: Claim) {
     }
 }
 
+/// What the store has of a claim that was not granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Nothing,
+    InLine,
+    /// A call was not answered, and may still arrive.
+    Unheard,
+}
+
+impl Known {
+    /// A call was answered. One before it that was not may still be under way.
+    fn answered(&mut self, in_line: bool) {
+        if *self != Self::Unheard {
+            *self = if in_line { Self::InLine } else { Self::Nothing };
+        }
+    }
+}
+
 /// What one call to the store has brought.
 enum Step {
     Granted(Grant),
@@ -123,19 +141,19 @@ impl Wait {
         let (name, holder): (LockName, HolderId) = (self.claim.name.clone(), self.claim.holder);
         let mut heard = self.gateway.hints.wait(holder, name, &self.caller);
         let mut undo = Undo { gateway: self.gateway.clone(), claim: Some(self.claim.clone()) };
-        let answer = self.try_until(&mut heard).await;
+        let mut known = Known::Nothing;
+        let answer = self.try_until(&mut heard, &mut known).await;
         let keeps = match &answer {
             Ok(_) => true,
-            // It was released before, and nothing is to be undone.
-            Err(refused) if refused.problem.kind == "cancelled" => true,
             Err(refused) if refused.problem.kind == "closed" => true,
-            Err(_) => self.after == After::Stay,
+            Err(_) => self.after == After::Stay || known == Known::Nothing,
         };
         if keeps {
             undo.claim = None;
         } else if let Some(mut claim) = undo.claim.take() {
-            // Whether or not the client still listens: its place must not keep others waiting.
-            claim.unsettled = true;
+            // Whether or not the client still listens: its place must not keep others waiting. If every call was answered,
+            // no tombstone is left, and the client may ask again with the same holder.
+            claim.unsettled = known == Known::Unheard;
             let gateway = self.gateway.clone();
             let left = tokio::spawn(async move { leave(&gateway, claim).await });
             let _ = tokio::time::timeout(LONGEST_PAUSE, left).await;
@@ -143,7 +161,7 @@ impl Wait {
         answer
     }
 
-    async fn try_until(&self, heard: &mut Waiting) -> Answered<Granted> {
+    async fn try_until(&self, heard: &mut Waiting, known: &mut Known) -> Answered<Granted> {
         let end = system_now().after(self.wait);
         let (mut in_line, mut times, mut last) = (false, 0, None);
         loop {
@@ -151,10 +169,17 @@ impl Wait {
                 Step::Granted(grant) => return Ok(self.granted(grant)),
                 Step::Held(held) => {
                     in_line = self.claim.queue;
+                    known.answered(in_line);
                     last = Some(Refused::busy(self.claim.holder, &held));
                 }
-                Step::Lost => in_line = false,
-                Step::Unheard(error) => last = Some(error.into()),
+                Step::Lost => {
+                    in_line = false;
+                    known.answered(false);
+                }
+                Step::Unheard(error) => {
+                    *known = Known::Unheard;
+                    last = Some(error.into());
+                }
             }
             let now = system_now();
             if now >= end {
