@@ -9,7 +9,8 @@ use lockkeeper::{Error, Held, HolderId, LossReason, Token};
 /// A problem on its way to the client.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    pub(crate) problem: Problem,
+    /// Boxed: most answers say yes.
+    pub(crate) problem: Box<Problem>,
     /// After how many seconds to ask again.
     retry_after: Option<u64>,
 }
@@ -18,7 +19,7 @@ pub(crate) type Answered<T> = std::result::Result<T, Refused>;
 
 impl Refused {
     fn new(kind: &str, status: u16, title: impl Into<String>) -> Self {
-        Self { problem: Problem::new(kind, status, title), retry_after: None }
+        Self { problem: Box::new(Problem::new(kind, status, title)), retry_after: None }
     }
 
     /// No token, or none that counts. The same words for every reason.
@@ -109,7 +110,7 @@ impl Refused {
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
-        Self { problem: Problem::of(&error), retry_after: None }
+        Self { problem: Box::new(Problem::of(&error)), retry_after: None }
     }
 }
 

@@ -29,6 +29,7 @@
 //! | [etcd][etcd] | `etcd://HOST,HOST,HOST`, `etcds://…` | `etcd` | many machines | revision |
 //! | [ZooKeeper][zookeeper] | `zookeeper://HOST,HOST,HOST` | `zookeeper` | many machines | czxid |
 //! | [Consul][consul] | `consul://HOST`, `consuls://HOST` | `consul` | many machines | index of the transaction |
+//! | [a gateway][https] | `https://HOST` | `remote` | as its store | its store's |
 //!
 //! Default features have the memory store alone. `testing` is for tests of your code, `conformance` for stores of your
 //! own; `fence-…` and `transaction-…` are helpers for one driver each. `internals` opens the machines to this repository's
@@ -47,6 +48,7 @@
 //! [etcd]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/etcd.md
 //! [zookeeper]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/zookeeper.md
 //! [consul]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/consul.md
+//! [https]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/stores/https.md
 //! [safety]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/safety.md
 //! [fencing]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/fencing.md
 //! [when not to lock]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/when-not-to-lock.md

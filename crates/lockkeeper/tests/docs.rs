@@ -159,7 +159,7 @@ fn docs_rs_builds_every_feature_and_links_lead_to_the_repository() {
     let workspace = read("Cargo.toml");
     let repository = workspace.lines().find_map(|line| line.strip_prefix("repository = ")).expect("a repository");
     let repository = repository.trim_matches('"');
-    for crate_ in ["lockkeeper", "lockkeeper-cli"] {
+    for crate_ in ["lockkeeper", "lockkeeper-cli", "lockkeeper-server"] {
         assert!(read(format!("crates/{crate_}/Cargo.toml")).contains("repository.workspace = true"), "{crate_}");
     }
     let mut links = 0;

@@ -20,6 +20,7 @@ pub(crate) fn identity(url: &str) -> String {
         "etcd" | "etcds" => ("etcd", "2379"),
         "consul" => ("consul", "8500"),
         "zookeeper" => ("zookeeper", "2181"),
+        "http" | "https" => ("https", "7420"),
         other => (other, ""),
     };
     let place = place.strip_prefix("//").unwrap_or(place);

@@ -327,7 +327,7 @@ impl Drop for Asking<'_> {
 #[cfg(all(test, feature = "consul"))]
 impl Answer {
     pub(in crate::stores) fn of(status: u16, body: &str) -> Self {
-        let status = StatusCode::from_u16(status).unwrap();
+        let status = StatusCode::from_u16(status).expect("a status");
         Self { status, headers: HeaderMap::new(), body: Bytes::copy_from_slice(body.as_bytes()) }
     }
 }
