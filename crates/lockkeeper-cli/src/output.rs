@@ -5,7 +5,8 @@ mod table;
 pub(crate) use table::{Narrow, columns, screen, shortened, terminal_width, within};
 
 use crate::exit::Failure;
-use lockkeeper::store::{HolderRecord, Record, WaiterRecord};
+use lockkeeper::store::Record;
+use lockkeeper::wire::WireLock;
 use lockkeeper::{LockName, Mode, Note};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
@@ -68,12 +69,10 @@ pub(crate) fn event(event: &str, fields: Value) -> String {
 /// `fields` with the lock's name: `name` as it is. One that is not UTF-8 cannot be a JSON string: then `name` is null and
 /// `name_hex` has its bytes.
 pub(crate) fn named(name: &LockName, mut fields: Value) -> Value {
-    match std::str::from_utf8(name.as_bytes()) {
-        Ok(text) => fields["name"] = json!(text),
-        Err(_) => {
-            fields["name"] = Value::Null;
-            fields["name_hex"] = json!(name.as_bytes().iter().map(|b| format!("{b:02x}")).collect::<String>());
-        }
+    let (text, hex) = lockkeeper::wire::named(name.as_bytes());
+    fields["name"] = json!(text);
+    if let Some(hex) = hex {
+        fields["name_hex"] = json!(hex);
     }
     fields
 }
@@ -120,50 +119,15 @@ pub(crate) fn holders(record: &Record) -> String {
     }
 }
 
-/// A lock as an object.
+/// A lock as an object: the same one that a gateway answers.
 pub(crate) fn record_json(record: &Record) -> Value {
-    let fields = json!({
-        "holders": record.holders.iter().map(holder_json).collect::<Vec<_>>(),
-        "waiting": record.waiting,
-        "remark": record.remark,
-        "waiters": record.waiters.iter().map(waiter_json).collect::<Vec<_>>(),
-    });
-    named(&record.name, fields)
-}
-
-/// A holder as an object.
-pub(crate) fn holder_json(holder: &HolderRecord) -> Value {
-    json!({
-        "mode": mode_word(holder.mode),
-        "limit": limit(holder.mode),
-        "host": holder.note.as_ref().map(|n| &n.host),
-        "pid": holder.note.as_ref().map(|n| n.pid),
-        "label": holder.note.as_ref().map(|n| &n.label),
-        "token": holder.token.map(lockkeeper::Token::get),
-        "since_ms": holder.since.map(wall_ms),
-        "held_ms": age(holder.since).map(ms),
-        "remaining_ms": holder.remaining.map(ms),
-    })
-}
-
-fn waiter_json(waiter: &WaiterRecord) -> Value {
-    json!({
-        "mode": mode_word(waiter.mode),
-        "limit": limit(waiter.mode),
-        "host": waiter.note.as_ref().map(|n| &n.host),
-        "pid": waiter.note.as_ref().map(|n| n.pid),
-        "label": waiter.note.as_ref().map(|n| &n.label),
-    })
+    // It has numbers, text and lists only.
+    serde_json::to_value(WireLock::from(record)).unwrap_or_default()
 }
 
 /// The mode's word for machines.
 pub(crate) fn mode_word(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Exclusive => "exclusive",
-        Mode::Shared => "shared",
-        Mode::Permit { .. } => "permit",
-        _ => "other",
-    }
+    lockkeeper::wire::mode_word(mode).0
 }
 
 /// How a lock is held, after the word "held": nothing for an Exclusive one.
@@ -175,16 +139,9 @@ pub(crate) fn manner(mode: Mode) -> String {
     }
 }
 
-fn limit(mode: Mode) -> Option<u32> {
-    match mode {
-        Mode::Permit { limit } => Some(limit),
-        _ => None,
-    }
-}
-
 /// Milliseconds as JSON numbers have them.
 pub(crate) fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    lockkeeper::wire::millis(duration)
 }
 
 /// A time as JSON numbers have it: milliseconds since 1970.
