@@ -9,8 +9,16 @@ use lockkeeper::wire::Info;
 use lockkeeper::{Error, Result, Store, StoreInfo};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use tokio::sync::watch;
+use std::time::{Duration, Instant};
+use tokio::sync::{Mutex, watch};
+use tokio::task::AbortHandle;
+
+/// How often claims that were not asked for lately are forgotten.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// How often the store is asked whether it answers, and how long it may take.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+const PROBE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What an operator can choose.
 #[derive(Clone, Debug)]
@@ -42,7 +50,11 @@ pub struct Gateway {
     pub(crate) hints: Arc<Hints>,
     pub(crate) limits: Limits,
     pub(crate) audit: Audit,
+    /// When the store was asked last, and what it said.
+    probed: Mutex<Option<(Instant, Result<()>)>>,
     draining: AtomicBool,
+    /// What listens and sweeps; ended with the gateway.
+    tasks: [AbortHandle; 2],
     closing: watch::Sender<bool>,
 }
 
@@ -64,18 +76,31 @@ impl Gateway {
         getrandom::fill(&mut id).map_err(|e| Error::unavailable(format!("the system's random source failed: {e}")))?;
         let hints = Arc::new(Hints::default());
         let (tended, told) = (store.clone(), hints.clone());
-        tokio::spawn(async move { tended.tend(Sink::new(move |event| told.tell(&event))).await });
-        let swept = Arc::downgrade(&hints);
-        tokio::spawn(async move {
+        let tends = tokio::spawn(async move { tended.tend(Sink::new(move |event| told.tell(&event))).await });
+        let swept = hints.clone();
+        let sweeps = tokio::spawn(async move {
             loop {
-                tokio::time::sleep(Duration::from_secs(30)).await;
-                let Some(hints) = swept.upgrade() else { return };
-                hints.sweep();
+                tokio::time::sleep(SWEEP_EVERY).await;
+                swept.sweep();
             }
         });
+        let tasks = [tends.abort_handle(), sweeps.abort_handle()];
         let (limits, draining, closing) = (Limits::default(), AtomicBool::new(false), watch::Sender::new(false));
         let id = lockkeeper::wire::hex(&id);
-        Ok(Arc::new(Self { id, store, info, settings, tokens, hints, limits, audit, draining, closing }))
+        Ok(Arc::new(Self {
+            id,
+            store,
+            info,
+            settings,
+            tokens,
+            hints,
+            limits,
+            audit,
+            probed: Mutex::default(),
+            draining,
+            tasks,
+            closing,
+        }))
     }
 
     /// What it says of itself and its store.
@@ -119,6 +144,23 @@ impl Gateway {
         let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
     }
 
+    /// Whether the store answers. It is asked once a second at most: a balancer needs no token to ask us.
+    pub(crate) async fn store_answers(&self) -> Result<()> {
+        // Held while the store is asked, so that all who ask meanwhile share one answer.
+        let mut probed = self.probed.lock().await;
+        if let Some((at, answer)) = probed.as_ref()
+            && at.elapsed() < PROBE_EVERY
+        {
+            return answer.clone();
+        }
+        let probe = self.act(|store| async move { store.list(b"lk-ready/", None).await });
+        let late = || Err(Error::unavailable("the store did not answer in time"));
+        let answer = tokio::time::timeout(PROBE_LIMIT, probe).await.unwrap_or_else(|_| late());
+        let answer = answer.and_then(|page| page.map(drop));
+        *probed = Some((Instant::now(), answer.clone()));
+        answer
+    }
+
     /// Acts on the store in a task of its own, so that a client that hangs up does not cut the call in half.
     pub(crate) async fn act<T, F>(&self, act: impl FnOnce(Arc<dyn Store>) -> F) -> Result<T>
     where
@@ -127,5 +169,11 @@ impl Gateway {
     {
         let task = tokio::spawn(act(self.store.clone()));
         task.await.map_err(|e| Error::unavailable("the call to the store did not end").with_source(e))
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
     }
 }

@@ -68,7 +68,7 @@ impl Refused {
     pub(crate) fn closing(holder: Option<HolderId>) -> Self {
         let mut refused = Self::new("closed", 503, "this gateway is about to end; ask again, another one answers");
         (refused.retry_after, refused.problem.retryable) = (Some(0), true);
-        refused.problem.holder = holder.map(HolderId::to_hex);
+        refused.problem.holder = holder.map(Into::into);
         refused
     }
 
@@ -76,7 +76,7 @@ impl Refused {
     pub(crate) fn busy(holder: HolderId, held: &Held) -> Self {
         let mut refused = Self::new("busy", 409, format!("held by {held}"));
         refused.problem.held = Some(held.into());
-        (refused.problem.holder, refused.problem.retryable) = (Some(holder.to_hex()), true);
+        (refused.problem.holder, refused.problem.retryable) = (Some(holder.into()), true);
         refused
     }
 

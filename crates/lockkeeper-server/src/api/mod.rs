@@ -12,7 +12,7 @@ use crate::input::MOST_BYTES;
 use crate::refused::{Answered, Refused};
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, HOST};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::{Next, from_fn_with_state};
@@ -21,7 +21,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use http_body_util::{BodyExt, Limited};
 use lockkeeper::wire::{GATEWAY_HEADER, Info};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,12 +74,29 @@ impl<S: Sync> FromRequestParts<S> for Asking {
 /// Lets in what has a token that counts, and reads its body.
 async fn admitted(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Answered<Response> {
     let caller = gateway.tokens.caller(request.headers())?;
-    gateway.limits.request(&caller.id)?;
     let from = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+    if gateway.tokens.is_open() {
+        // Where everything is allowed, a page of another site must not reach us under a name of its own in a browser.
+        if from.is_some_and(|from| from.ip().is_loopback()) && !is_local(request.headers()) {
+            return Err(Refused::denied());
+        }
+    } else {
+        gateway.limits.request(&caller.id)?;
+    }
     let (mut parts, body) = request.into_parts();
     let body = whole(&parts.headers, body).await?;
     parts.extensions.insert(Asking { caller, from });
     Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
+}
+
+/// Whether a request names this machine: by an address, which no page can make its own, or as localhost.
+fn is_local(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    if host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok() {
+        return true;
+    }
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok() || host == "[::1]"
 }
 
 /// A body of at most so many bytes, that comes in time.
@@ -116,10 +133,8 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
     if gateway.is_draining() {
         return Refused::closing(None).into_response();
     }
-    let probe = gateway.act(|store| async move { store.list(b"lk-ready/", None).await });
-    match tokio::time::timeout(Duration::from_secs(10), probe).await {
-        Ok(Ok(Ok(_))) => "ready\n".into_response(),
-        Ok(Ok(Err(error)) | Err(error)) => Refused::from(error).into_response(),
-        Err(_) => Refused::from(lockkeeper::Error::unavailable("the store did not answer in time")).into_response(),
+    match gateway.store_answers().await {
+        Ok(()) => "ready\n".into_response(),
+        Err(error) => Refused::from(error).into_response(),
     }
 }

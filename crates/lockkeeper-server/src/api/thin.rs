@@ -12,7 +12,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use lockkeeper::store::{Claim, LossReason, Release, Renewal};
-use lockkeeper::wire::{VERSION, millis, mode_of, name_of};
+use lockkeeper::wire::{Hidden, VERSION, millis, mode_of, name_of};
 use lockkeeper::{Error, HolderId, Note};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ struct Body {
     #[serde(default)]
     name_hex: Option<String>,
     #[serde(default)]
-    holder: Option<String>,
+    holder: Option<Hidden>,
     #[serde(default = "usual_ttl")]
     ttl_ms: u64,
     #[serde(default)]
@@ -78,11 +78,10 @@ impl Body {
         }
         let name = name_of(self.name.as_deref(), self.name_hex.as_deref())?;
         asking.caller.need(Verb::Acquire, &name)?;
-        let bad = || Refused::invalid("'holder' must be 32 hexadecimal digits, fresh and random for every acquisition");
         let holder = match &self.holder {
-            Some(text) => HolderId::from_hex(text).filter(|id| *id != HolderId::UNKNOWN).ok_or_else(bad)?,
+            Some(holder) => holder.id()?,
             None if step == Step::Acquire => HolderId::random()?,
-            None => return Err(bad()),
+            None => return Err(Refused::invalid("'holder' is missing: the id that the acquisition was made with")),
         };
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let note = Arc::new(Note::new(text(&self.host), self.pid.unwrap_or(0), text(&self.label)));

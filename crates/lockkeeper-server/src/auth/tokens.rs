@@ -200,13 +200,18 @@ fn check_id(id: &str) -> std::result::Result<(), String> {
     Err("the 'id' of a token has 1 to 64 letters, digits, '-' and '_'".into())
 }
 
-/// A new token.
-#[derive(Debug)]
+/// A new token. `Debug` shows what belongs into the file.
 pub struct Made {
     /// What the client sends; not kept anywhere.
     pub secret: String,
     /// What belongs into the tokens file.
     pub toml: String,
+}
+
+impl std::fmt::Debug for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Made").field("toml", &self.toml).finish_non_exhaustive()
+    }
 }
 
 /// Makes a token.

@@ -103,3 +103,24 @@ async fn the_https_store_shows_its_token() {
     let error = lockkeeper::Keeper::connect(url("lk_ci_wrong")).await.map(drop).expect_err("refused");
     assert!(error.kind() == lockkeeper::ErrorKind::Denied && !error.to_string().contains("wrong"), "{error}");
 }
+
+/// A page of another site can make its own name lead to this machine, and would then be answered by a gateway without tokens.
+#[tokio::test]
+async fn a_gateway_without_tokens_answers_to_its_own_names_only() {
+    let served = Served::new().await;
+    for (host, status) in [
+        ("localhost", 200),
+        ("LOCALHOST:7420", 200),
+        ("127.0.0.1:7420", 200),
+        ("[::1]:7420", 200),
+        ("[::1]", 200),
+        ("evil.example", 403),
+        ("evil.example:7420", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example:7420", 403),
+        ("", 403),
+    ] {
+        let request = format!("GET /v1/info HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        assert_eq!(served.raw(request.as_bytes()).await.0, status, "{host}");
+    }
+}

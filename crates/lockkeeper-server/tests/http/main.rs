@@ -98,7 +98,7 @@ impl Served {
     }
 
     pub(crate) async fn get_as(&self, token: Option<&str>, path: &str) -> (u16, Value) {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{}Connection: close\r\n\r\n", bearer(token));
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{}Connection: close\r\n\r\n", bearer(token));
         let (status, text) = self.raw(request.as_bytes()).await;
         (status, json(&text))
     }
@@ -116,7 +116,7 @@ fn bearer(token: Option<&str>) -> String {
 pub(crate) fn post(token: Option<&str>, path: &str, body: &Value) -> Vec<u8> {
     let body = body.to_string();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{}Content-Length: {}\r\nConnection: close\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{}Content-Length: {}\r\nConnection: close\r\n\r\n",
         bearer(token),
         body.len()
     );

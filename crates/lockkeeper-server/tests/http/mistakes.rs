@@ -24,7 +24,7 @@ async fn each_mistake_has_its_status_and_its_sentence() {
         ("/v1/acquire", json!({ "name": "x", "host": "h".repeat(256) }), 400, "at most 255"),
         ("/v1/acquire", json!({ "name": "x", "colour": "red" }), 400, "unknown field `colour`, expected one of"),
         ("/v1/acquire", json!({ "name": "x", "unsettled": true }), 400, "'unsettled' belongs to release"),
-        ("/v1/renew", json!({ "name": "x" }), 400, "32 hexadecimal digits"),
+        ("/v1/renew", json!({ "name": "x" }), 400, "'holder' is missing"),
         ("/v1/renew", json!({ "name": "x", "holder": me, "wait_ms": 1 }), 400, "'wait_ms' belongs to acquire"),
         ("/v1/break", json!({ "name": "x", "token": 1 }), 400, "missing field `why`"),
         ("/v1/break", json!({ "name": "x", "token": 0, "why": "w" }), 400, "'token' is the number"),
@@ -67,9 +67,9 @@ async fn what_is_no_request_of_ours_is_refused() {
     let plain =
         String::from_utf8(post(None, "/v1/acquire", &body)).expect("text").replace("application/json", "text/plain");
     assert_eq!(served.raw(plain.as_bytes()).await.0, 415);
-    let large = "POST /v1/acquire HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1048577\r\nConnection: close\r\n\r\n";
+    let large = "POST /v1/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1048577\r\nConnection: close\r\n\r\n";
     assert_eq!(served.raw(large.as_bytes()).await.0, 413);
-    let mut chunked = b"POST /v1/acquire HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n".to_vec();
+    let mut chunked = b"POST /v1/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n".to_vec();
     for _ in 0..17 {
         chunked.extend_from_slice(b"10000\r\n");
         chunked.extend_from_slice(&[b' '; 0x10000]);
@@ -79,9 +79,9 @@ async fn what_is_no_request_of_ours_is_refused() {
     // It may close before all of it is sent.
     let status = served.raw(&chunked).await.0;
     assert!([413, 0].contains(&status), "{status}");
-    let flood = format!("GET /v1/info HTTP/1.1\r\nHost: x\r\n{}\r\n", "X: y\r\n".repeat(200));
+    let flood = format!("GET /v1/info HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "X: y\r\n".repeat(200));
     assert_eq!(served.raw(flood.as_bytes()).await.0, 431);
-    let long = format!("GET /v1/info HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(32 * 1024));
+    let long = format!("GET /v1/info HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "y".repeat(32 * 1024));
     assert_eq!(served.raw(long.as_bytes()).await.0, 431);
     assert_eq!(served.raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").await.0, 400);
     for path in ["/v1/../v1/info", "/v1//info", "/v1/info/", "/v1/%69nfo", "//v1/info"] {

@@ -1,10 +1,10 @@
 //! Claims in batches, and what a store answered to each.
 
-use super::{Problem, micros, millis, mode_of, mode_word, name_of, named};
+use super::{Hidden, Problem, micros, millis, mode_of, mode_word, name_of, named};
 use crate::clock::Stamp;
 use crate::error::{Error, Result};
 use crate::store::{Attempt, Claim, Grant, Held, LossReason, Note, Release, Renewal};
-use crate::token::{HolderId, Token};
+use crate::token::Token;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -26,7 +26,7 @@ pub struct WireClaim {
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_hex: Option<String>,
-    pub holder: String,
+    pub holder: Hidden,
     pub mode: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
@@ -51,7 +51,7 @@ impl From<&Claim> for WireClaim {
         Self {
             name,
             name_hex,
-            holder: claim.holder.to_hex(),
+            holder: claim.holder.into(),
             mode: mode.into(),
             limit,
             ttl_us: micros(claim.ttl),
@@ -70,7 +70,7 @@ impl TryFrom<WireClaim> for Claim {
 
     fn try_from(wire: WireClaim) -> Result<Self> {
         let name = name_of(wire.name.as_deref(), wire.name_hex.as_deref())?;
-        let holder = holder_of(&wire.holder)?;
+        let holder = wire.holder.id()?;
         let note = Arc::new(Note::new(wire.host, wire.pid, wire.label));
         let stamp = Stamp::from_micros(wire.stamp_us);
         let mut claim = Self::new(name, holder, Duration::from_micros(wire.ttl_us), stamp, note);
@@ -78,13 +78,6 @@ impl TryFrom<WireClaim> for Claim {
         (claim.queue, claim.unsettled) = (wire.queue, wire.unsettled);
         Ok(claim)
     }
-}
-
-/// A holder id from its digits.
-pub(super) fn holder_of(text: &str) -> Result<HolderId> {
-    let bad =
-        || Error::invalid_config("'holder' must be 32 hexadecimal digits, fresh and random for every acquisition");
-    HolderId::from_hex(text).filter(|id| *id != HolderId::UNKNOWN).ok_or_else(bad)
 }
 
 /// One answer for each claim, in order.

@@ -1,8 +1,7 @@
 //! What a gateway tells without being asked: server-sent events with JSON in them.
 
-use super::{WireGrant, name_of, named};
+use super::{Hidden, WireGrant, name_of, named};
 use crate::store::{Event, LossReason};
-use crate::token::HolderId;
 use serde::{Deserialize, Serialize};
 
 /// One event.
@@ -16,11 +15,11 @@ pub enum WireEvent {
         url: Option<String>,
     },
     Granted {
-        holder: String,
+        holder: Hidden,
         grant: WireGrant,
     },
     Lost {
-        holder: String,
+        holder: Hidden,
         reason: String,
     },
     Wake {
@@ -46,8 +45,8 @@ impl WireEvent {
     /// From what a store tells; `None` for what no portable store tells.
     pub fn of(event: &Event) -> Option<Self> {
         Some(match event {
-            Event::Granted(holder, grant) => Self::Granted { holder: holder.to_hex(), grant: (*grant).into() },
-            Event::Lost(holder, reason) => Self::Lost { holder: holder.to_hex(), reason: reason.as_str().into() },
+            Event::Granted(holder, grant) => Self::Granted { holder: (*holder).into(), grant: (*grant).into() },
+            Event::Lost(holder, reason) => Self::Lost { holder: (*holder).into(), reason: reason.as_str().into() },
             Event::Wake(name) => {
                 let (name, name_hex) = named(name.as_bytes());
                 Self::Wake { name, name_hex }
@@ -63,11 +62,9 @@ impl WireEvent {
         Some(match self {
             Self::Hello { url, .. } => Told::Hello { url },
             Self::Bye => Told::Bye,
-            Self::Granted { holder, grant } => {
-                Told::Event(Event::Granted(HolderId::from_hex(&holder)?, grant.try_into().ok()?))
-            }
+            Self::Granted { holder, grant } => Told::Event(Event::Granted(holder.id().ok()?, grant.try_into().ok()?)),
             Self::Lost { holder, reason } => {
-                Told::Event(Event::Lost(HolderId::from_hex(&holder)?, LossReason::from_word(&reason)))
+                Told::Event(Event::Lost(holder.id().ok()?, LossReason::from_word(&reason)))
             }
             Self::Wake { name, name_hex } => {
                 Told::Event(Event::Wake(name_of(name.as_deref(), name_hex.as_deref()).ok()?))

@@ -20,6 +20,9 @@ pub use registers::{Entered, Fenced, WirePass};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
+use crate::token::HolderId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::time::Duration;
 
 /// The version of every object; grows when a field changes its meaning.
@@ -36,6 +39,35 @@ pub const MOST_CLAIMS: usize = 1000;
 
 /// The port of a gateway.
 pub const PORT: u16 = 7420;
+
+/// The digits of a holder id: a secret, of which `Debug` shows the first four.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Hidden(pub String);
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}…", self.0.chars().take(4).collect::<String>())
+    }
+}
+
+impl From<HolderId> for Hidden {
+    fn from(id: HolderId) -> Self {
+        Self(id.to_hex())
+    }
+}
+
+impl Hidden {
+    /// The id, unless it is none that a claim can have.
+    ///
+    /// # Errors
+    /// `InvalidConfig`, without the digits.
+    pub fn id(&self) -> Result<HolderId> {
+        let bad = "'holder' must be 32 hexadecimal digits, fresh and random for every acquisition";
+        let id = HolderId::from_hex(&self.0).filter(|id| *id != HolderId::UNKNOWN);
+        id.ok_or_else(|| Error::invalid_config(bad))
+    }
+}
 
 /// Bytes as two hexadecimal digits each.
 pub fn hex(bytes: &[u8]) -> String {

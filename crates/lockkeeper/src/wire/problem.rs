@@ -1,6 +1,6 @@
 //! Errors as `application/problem+json`.
 
-use super::{WireHeld, name_of, named};
+use super::{Hidden, WireHeld, name_of, named};
 use crate::error::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub struct Problem {
     pub held: Option<WireHeld>,
     /// The id of the caller's own claim, so that it can go on with it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub holder: Option<String>,
+    pub holder: Option<Hidden>,
     /// The highest token that a fence has seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seen: Option<u64>,
@@ -61,14 +61,20 @@ impl Problem {
         }
     }
 
-    /// The error again.
+    /// The error again, as a client of the gateway meets it.
     pub fn error(self) -> Error {
-        let kind = ErrorKind::from_word(&self.kind).unwrap_or(match self.status {
-            401 | 403 => ErrorKind::Denied,
-            400..=499 => ErrorKind::InvalidConfig,
-            502..=504 => ErrorKind::Unavailable,
-            _ => ErrorKind::Unexpected,
-        });
+        let kind = match ErrorKind::from_word(&self.kind) {
+            Some(ErrorKind::Busy) => ErrorKind::Busy,
+            // It is the gateway that is closed or asked for too much, and not this client's keeper.
+            _ if self.retryable => ErrorKind::Unavailable,
+            Some(kind) => kind,
+            None => match self.status {
+                401 | 403 => ErrorKind::Denied,
+                400..=499 => ErrorKind::InvalidConfig,
+                502..=504 => ErrorKind::Unavailable,
+                _ => ErrorKind::Unexpected,
+            },
+        };
         let mut error = Error::new(kind, self.title);
         if let Ok(lock) = name_of(self.lock.as_deref(), self.lock_hex.as_deref()) {
             error = error.for_lock(&lock);
@@ -76,6 +82,29 @@ impl Problem {
         match self.held {
             Some(held) => error.with_held(held.into()),
             None => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_comes_back_as_what_it_means_to_the_client() {
+        for (kind, status, retryable, means) in [
+            ("busy", 409, true, ErrorKind::Busy),
+            ("closed", 503, true, ErrorKind::Unavailable),
+            ("limited", 429, true, ErrorKind::Unavailable),
+            ("unavailable", 503, true, ErrorKind::Unavailable),
+            ("denied", 403, false, ErrorKind::Denied),
+            ("unauthenticated", 401, false, ErrorKind::Denied),
+            ("foreign", 409, false, ErrorKind::Foreign),
+            ("too-large", 413, false, ErrorKind::InvalidConfig),
+            ("word of a later version", 500, false, ErrorKind::Unexpected),
+        ] {
+            let problem = Problem { retryable, ..Problem::new(kind, status, "said") };
+            assert_eq!(problem.error().kind(), means, "{kind}");
         }
     }
 }

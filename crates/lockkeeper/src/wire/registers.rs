@@ -1,7 +1,6 @@
 //! Registers and the passes shown at them.
 
-use super::claims::holder_of;
-use super::{name_of, named};
+use super::{Hidden, name_of, named};
 use crate::error::Result;
 use crate::pass::Pass;
 use crate::token::{HolderId, Token};
@@ -20,13 +19,13 @@ pub struct WirePass {
     pub lock_hex: Option<String>,
     pub token: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<String>,
+    pub holder: Option<Hidden>,
 }
 
 impl From<&Pass> for WirePass {
     fn from(pass: &Pass) -> Self {
         let (lock, lock_hex) = named(pass.lock.as_bytes());
-        Self { lock, lock_hex, token: pass.token.get(), holder: pass.holder_hex() }
+        Self { lock, lock_hex, token: pass.token.get(), holder: pass.holder_hex().map(Hidden) }
     }
 }
 
@@ -35,7 +34,7 @@ impl TryFrom<&WirePass> for Pass {
 
     fn try_from(wire: &WirePass) -> Result<Self> {
         let lock = name_of(wire.lock.as_deref(), wire.lock_hex.as_deref())?;
-        let holder = wire.holder.as_deref().map_or(Ok(HolderId::UNKNOWN), holder_of)?;
+        let holder = wire.holder.as_ref().map_or(Ok(HolderId::UNKNOWN), Hidden::id)?;
         Ok(Self::new(lock, Token::new(wire.token)?, holder))
     }
 }
