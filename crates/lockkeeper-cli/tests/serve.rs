@@ -124,6 +124,26 @@ fn a_token_that_was_made_opens_the_gateway_and_one_that_was_taken_out_does_not()
     assert!(!said.contains(&secret), "{said}");
 }
 
+/// A balancer is told first; a second signal ends the wait.
+#[test]
+fn it_says_that_it_is_about_to_end() {
+    let place = Place::new();
+    let gateway = place.start(&["serve", "--listen", "127.0.0.1:0", "--drain", "1h"]);
+    let url =
+        found(SOON, "it serves", || Some(gateway.stderr().split("at ").nth(1)?.split_whitespace().next()?.to_owned()));
+    let ready = || {
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", &format!("{url}/readyz")]);
+        Proc::start(&mut curl).wait().stdout
+    };
+    assert_eq!(ready(), "200");
+    gateway.signal(Signal::TERM);
+    eventually(SOON, "it says so", || ready() == "503");
+    assert_eq!(ends(&place, &url, &["run", "x", "--", "true"]).code, Some(0), "it still serves");
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.wait().code, Some(0));
+}
+
 #[test]
 fn it_ends_when_it_is_told_to() {
     let place = Place::new();

@@ -52,7 +52,7 @@ pub(crate) enum ServeCommand {
         /// What the token is called, in the tokens file and in the audit.
         #[arg(long)]
         id: String,
-        /// Names and verbs, such as 'ci/=acquire,read'; again for more. Verbs: read, acquire, register, break, admin.
+        /// Names and verbs, such as 'ci/=acquire,read'; again for more. Verbs: read, acquire, register, break.
         #[arg(long, value_name = "NAMES=VERBS", required = true)]
         allow: Vec<Rule>,
         /// The day from which it is refused, such as 2027-06-01 [default: never].

@@ -92,11 +92,9 @@ async fn admitted(State(gateway): State<Arc<Gateway>>, request: Request, next: N
 /// Whether a request names this machine: by an address, which no page can make its own, or as localhost.
 fn is_local(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    if host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok() {
-        return true;
-    }
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok() || host == "[::1]"
+    let is_address = host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok() || host == "[::1]";
+    let name = host.split_once(':').map_or(host, |(name, _)| name);
+    is_address || name.eq_ignore_ascii_case("localhost")
 }
 
 /// A body of at most so many bytes, that comes in time.

@@ -14,8 +14,6 @@ pub enum Verb {
     Register,
     /// To break locks.
     Break,
-    /// To read metrics and the audit.
-    Admin,
 }
 
 /// Verbs on names.
@@ -30,7 +28,7 @@ pub struct Rule {
 
 impl Rule {
     pub(super) fn all() -> Self {
-        let verbs = vec![Verb::Read, Verb::Acquire, Verb::Register, Verb::Break, Verb::Admin];
+        let verbs = vec![Verb::Read, Verb::Acquire, Verb::Register, Verb::Break];
         Self { names: "*".into(), verbs }
     }
 
@@ -61,7 +59,7 @@ impl std::str::FromStr for Rule {
             return Err(bad());
         }
         let verb = |word: &str| {
-            let known = "read, acquire, register, break, admin";
+            let known = "read, acquire, register, break";
             serde_json::from_value(word.into()).map_err(|_| format!("'{word}' is not a verb; known are {known}"))
         };
         Ok(Self { names: names.into(), verbs: verbs.split(',').map(verb).collect::<Result<_, _>>()? })

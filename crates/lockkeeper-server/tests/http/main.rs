@@ -4,6 +4,7 @@ mod access;
 mod fences;
 mod locks;
 mod mistakes;
+mod secure;
 mod waits;
 
 use lockkeeper_server::auth::Tokens;
