@@ -19,7 +19,7 @@ use std::time::Duration;
 const WARN_AFTER: Duration = Duration::from_secs(30);
 
 /// Every call gets at least this long, even if the caller's wait is shorter.
-const SHORTEST_CALL: Duration = Duration::from_millis(50);
+pub(super) const SHORTEST_CALL: Duration = Duration::from_millis(50);
 
 /// How many grants may arrive after their lease has ended before the acquire fails: a suspend costs one, a slow store
 /// all.

@@ -11,9 +11,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 fn keeper() -> (World, Clock, Keeper) {
+    keeper_of(false)
+}
+
+/// A keeper of a store that keeps calls in order, or of one that does not.
+fn keeper_of(ordered: bool) -> (World, Clock, Keeper) {
     let (world, clock) = (World::default(), Clock::by_hand());
     world.lock().sinks = vec![None];
     world.lock().truth.habits.queue = true;
+    world.lock().truth.habits.ordered = ordered;
     let store = Arc::new(Line { world: world.clone(), keeper: 0 });
     let keeper = Keeper::builder().clock(&clock).drop_timeout(Duration::ZERO).ttl(Duration::from_secs(1)).open(store);
     run(&clock);
@@ -90,4 +96,32 @@ fn a_wait_that_ends_while_the_holder_releases_finds_the_lock_busy() {
     clock.move_on(Duration::from_millis(30));
     let Poll::Ready(Err(error)) = second.poll() else { panic!("still waits") };
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+}
+
+/// The wait of a task was over when it was the next task's turn, which had not asked yet or had asked at this moment,
+/// and it was told of an outage.
+#[test]
+fn a_wait_that_ends_at_the_next_tasks_turn_finds_the_lock_busy() {
+    let (world, clock, keeper) = keeper_of(true);
+    let ask = |wait: Option<u64>| {
+        let lock = keeper.lock("a");
+        let lock = wait.map_or(lock.clone(), |wait| lock.wait(Duration::from_millis(wait)));
+        let mut asking = Probe::new(async move { lock.acquire().await });
+        assert!(asking.poll().is_pending());
+        asking
+    };
+    let mut first = ask(None);
+    world.lock().deliver(0);
+    world.lock().deliver(0);
+    let Poll::Ready(Ok(guard)) = first.poll() else { panic!("not granted") };
+    let (mut next, shorts) = (ask(None), [ask(Some(30)), ask(Some(30))]);
+    let mut releasing = Probe::new(guard.release());
+    assert!(releasing.poll().is_pending());
+    clock.move_on(Duration::from_millis(30));
+    for (mut short, under_way_then) in shorts.into_iter().zip([vec![Op::Release], vec![Op::Release, Op::Acquire]]) {
+        assert_eq!(under_way(&world), under_way_then);
+        let Poll::Ready(Err(error)) = short.poll() else { panic!("still waits") };
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(next.poll().is_pending());
+    }
 }

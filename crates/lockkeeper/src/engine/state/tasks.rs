@@ -2,6 +2,7 @@
 
 use super::{Entry, Next, Role, Spec, State, Turn};
 use crate::clock::Stamp;
+use crate::engine::acquire::SHORTEST_CALL;
 use crate::engine::cell::Cell;
 use crate::engine::wait::Wait;
 use crate::error::{Error, Result};
@@ -233,8 +234,14 @@ impl State {
     /// The same of a queue.
     pub(super) fn standing_of(&self, queue: u64, now: Stamp) -> (Option<Held>, Option<Error>) {
         let Some(queue) = self.queues.get(queue) else { return (None, None) };
-        let key = queue.pending().map(|p| p.claim).or(queue.exclusive());
-        match key.and_then(|key| self.claims.get(key)).map(|e| (&e.role, e)) {
+        let Some(key) = queue.pending().map(|p| p.claim).or(queue.exclusive()) else { return (None, None) };
+        match self.claims.get(key).map(|e| (&e.role, e)) {
+            // It is the turn of another task of this keeper, which has not asked yet, or has asked a moment ago: that is no
+            // outage.
+            None => (Some(Held::default()), None),
+            Some((Role::Trying { .. }, entry)) if now < entry.claim.stamp.after(SHORTEST_CALL) => {
+                (Some(Held::default()), None)
+            }
             Some((Role::Waiting(wait), _)) => (Some(wait.held.clone()), wait.trouble.clone()),
             Some((Role::Held { hold, grant, since, .. }, entry)) => {
                 let held = Held {
@@ -246,7 +253,7 @@ impl State {
                 };
                 (Some(held), None)
             }
-            // A task of this keeper gives the lock back at this moment, and the store has not answered yet: that is no outage.
+            // The same holds while a task of this keeper gives the lock back.
             Some((Role::Ending(ending), entry)) if !ending.has_failed() => {
                 (Some(Held { holder: Some((*entry.claim.note).clone()), ..Held::default() }), None)
             }
