@@ -159,6 +159,11 @@ impl ConsulServer {
         Proc::start(self.command().args(args)).wait()
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.daemon.pid()
+    }
+
     /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.daemon.kill();

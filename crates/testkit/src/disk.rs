@@ -1,11 +1,13 @@
-//! A disk of a test's own, small enough to be full.
+//! Disks of a test's own: small enough to be full, or one that freezes.
 
 use crate::TempDir;
+use crate::daemon::at_our_end;
 use crate::isolated::is_inside;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// A file system of a few megabytes, in memory. Other processes do not see it, and it ends with this process at the
 /// latest.
@@ -52,4 +54,55 @@ impl Drop for SmallDisk {
         // A process may still have a file open: the file system ends when that process closes it.
         let _ = unmount(self.0.path(), UnmountFlags::DETACH);
     }
+}
+
+/// A disk that can freeze: writers wait until it thaws. Its image is in memory. The caller has mounts of its own.
+#[derive(Debug)]
+pub struct FreezingDisk {
+    dir: TempDir,
+    _image: TempDir,
+}
+
+impl FreezingDisk {
+    /// Makes one; `None` when the system does not allow it, which takes root and a loop device.
+    pub fn new(megabytes: u32) -> Option<Self> {
+        let (dir, image) = (TempDir::new(), TempDir::in_memory());
+        let file = image.join("disk");
+        File::create(&file).and_then(|file| file.set_len(u64::from(megabytes) << 20)).ok()?;
+        let made = run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0", "-O", "^has_journal"]).arg(&file));
+        if !made || !run(Command::new("mount").args(["-o", "loop"]).arg(&file).arg(dir.path())) {
+            return None;
+        }
+        // A process that waits for a frozen disk cannot be killed.
+        at_our_end("fsfreeze -u \"$1\"; umount -l \"$1\"", &[dir.path().into()]);
+        Some(Self { dir, _image: image })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Lets every write wait from now on.
+    pub fn freeze(&self) {
+        assert!(run(Command::new("fsfreeze").arg("-f").arg(self.path())), "fsfreeze: apt-get install util-linux");
+    }
+
+    /// Lets writes go on.
+    pub fn thaw(&self) {
+        // It may not be frozen.
+        run(Command::new("fsfreeze").arg("-u").arg(self.path()));
+    }
+}
+
+impl Drop for FreezingDisk {
+    fn drop(&mut self) {
+        self.thaw();
+        let _ = unmount(self.path(), UnmountFlags::DETACH);
+    }
+}
+
+fn run(command: &mut Command) -> bool {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }

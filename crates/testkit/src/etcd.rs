@@ -2,7 +2,7 @@
 
 use crate::certificates;
 use crate::daemon::{Daemon, Server, end_with_us};
-use crate::{SOON, TempDir, found, free_port};
+use crate::{SOON, TempDir, eventually, found, free_port};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
@@ -14,6 +14,10 @@ pub struct EtcdServer {
     daemon: Daemon,
     name: String,
     peer_port: u16,
+    /// Where the other members are told to find it: `peer_port`, or a way that leads there.
+    told_port: u16,
+    /// It comes to a cluster that is there already.
+    joins: bool,
     options: Vec<String>,
     cluster: String,
     login: Vec<String>,
@@ -21,8 +25,9 @@ pub struct EtcdServer {
     tls: bool,
 }
 
-/// What a timing that suits tests on a busy machine looks like; the shortest lease follows from it.
-const TIMING: [&str; 4] = ["--heartbeat-interval", "50", "--election-timeout", "500"];
+/// What a timing that suits tests on a busy machine looks like; the shortest lease follows from it. Members may change soon
+/// after one was away.
+const TIMING: [&str; 5] = ["--heartbeat-interval", "50", "--election-timeout", "500", "--strict-reconfig-check=false"];
 
 fn program(name: &str) -> Command {
     let found = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -61,6 +66,8 @@ impl EtcdServer {
             daemon: Daemon::new(),
             name: name.to_owned(),
             peer_port: 0,
+            told_port: 0,
+            joins: false,
             options: options.iter().map(|o| (*o).to_owned()).collect(),
             cluster: String::new(),
             login: Vec::new(),
@@ -73,7 +80,12 @@ impl EtcdServer {
 
     fn choose_peer_port(&mut self) {
         self.peer_port = free_port();
-        self.cluster = format!("{}=http://127.0.0.1:{}", self.name, self.peer_port);
+        self.is_told_at(self.peer_port);
+    }
+
+    fn is_told_at(&mut self, port: u16) {
+        self.told_port = port;
+        self.cluster = format!("{}=http://127.0.0.1:{port}", self.name);
     }
 
     /// Its port on 127.0.0.1.
@@ -167,7 +179,9 @@ impl Server for EtcdServer {
         let mut command = program("etcd");
         command.args(["--name", &self.name, "--data-dir"]).arg(self.dir.join("data"));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        let told = format!("http://127.0.0.1:{}", self.told_port);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &told]);
+        command.args(["--initial-cluster-state", if self.joins { "existing" } else { "new" }]);
         command.args(["--initial-cluster", &self.cluster, "--logger", "zap", "--log-outputs", "/dev/null"]);
         command.args(&self.options);
         command
@@ -199,9 +213,15 @@ impl EtcdCluster {
     /// Starts them and waits until every one serves.
     #[allow(clippy::new_without_default, reason = "it starts processes: not a value to have by default")]
     pub fn new() -> Self {
+        Self::through(|port| port)
+    }
+
+    /// The same, with a way to each member for the others: it is given the member's own port, and answers the way's.
+    pub fn through(mut way: impl FnMut(u16) -> u16) -> Self {
         let members = EtcdServer::begin_together(|| {
             let plan = |i| EtcdServer::plan(&format!("n{i}"), &TIMING, TempDir::new(), false);
             let mut members: Vec<EtcdServer> = (0..3).map(plan).collect();
+            members.iter_mut().for_each(|member| member.is_told_at(way(member.peer_port)));
             let peers: Vec<String> = members.iter().map(|member| member.cluster.clone()).collect();
             members.iter_mut().for_each(|member| member.cluster = peers.join(","));
             members
@@ -223,6 +243,28 @@ impl EtcdCluster {
                 text.lines().any(|line| line == "etcd_server_is_leader 1")
             })
         })
+    }
+
+    /// Removes a member for good, and adds it anew with nothing on its disk, as an operator replaces a machine.
+    pub fn replace(&mut self, node: usize) {
+        let others: Vec<u16> = (0..self.members.len()).filter(|n| *n != node).map(|n| self.members[n].port()).collect();
+        let ctl = |args: &[&str]| etcdctl(&others, &[]).args(args).output().expect("etcdctl runs");
+        let (name, told) = (self.members[node].name.clone(), self.members[node].told_port);
+        // Without a leader for a moment, a change of members is refused.
+        let repeat = |what: &str, args: &[&str]| eventually(SOON, what, || ctl(args).status.success());
+        let listed = found(SOON, "the members are listed", || {
+            let output = ctl(&["member", "list"]);
+            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        });
+        let line = listed.lines().find(|line| line.contains(&format!(" {name},")));
+        let id = line.and_then(|line| line.split(',').next()).expect("it is a member");
+        repeat("the member is removed", &["member", "remove", id]);
+        let member = &mut self.members[node];
+        member.kill();
+        let _ = std::fs::remove_dir_all(member.dir.join("data"));
+        repeat("the member is added", &["member", "add", &name, &format!("--peer-urls=http://127.0.0.1:{told}")]);
+        member.joins = true;
+        member.start();
     }
 
     /// An `etcdctl` for all members, to which a command is added.

@@ -28,7 +28,7 @@ mod zookeeper;
 pub use certificates::{Certificates, certificates};
 pub use consul::{CONSUL_MANAGEMENT, ConsulCluster, ConsulServer};
 pub use counted::Counted;
-pub use disk::SmallDisk;
+pub use disk::{FreezingDisk, SmallDisk};
 pub use etcd::{EtcdCluster, EtcdServer};
 pub use fuzz::{fuzz, fuzz_text};
 pub use gate::Gate;

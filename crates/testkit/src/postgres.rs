@@ -104,13 +104,22 @@ impl PostgresServer {
 
     /// Starts a standby of `primary`, in step with it.
     pub fn standby_of(primary: &Self) -> Self {
+        Self::standby(primary, &[])
+    }
+
+    /// The same, which finds the primary at another port: a way that leads there.
+    pub fn standby_through(primary: &Self, port: u16) -> Self {
+        Self::standby(primary, &[&format!("primary_conninfo=host=127.0.0.1 port={port} user=postgres")])
+    }
+
+    fn standby(primary: &Self, settings: &[&str]) -> Self {
         let dir = TempDir::new();
         give_away(dir.path());
         let mut command = program("pg_basebackup");
         command.args(["-h", "127.0.0.1", "-p", &primary.port().to_string(), "-U", "postgres", "--no-sync"]);
         let made = Proc::start(command.args(["--checkpoint=fast", "-R", "-D"]).arg(dir.join("data"))).wait();
         assert_eq!(made.code, Some(0), "pg_basebackup: {}", made.stderr);
-        Self::begin(dir, &[], Some(()))
+        Self::begin(dir, settings, Some(()))
     }
 
     fn begin(dir: TempDir, settings: &[&str], copied: Option<()>) -> Self {

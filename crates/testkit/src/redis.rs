@@ -156,6 +156,16 @@ impl RedisServer {
         let _ = std::fs::remove_dir_all(self.dir.join("appendonlydir"));
     }
 
+    /// Loses the end of its newest log, once it is killed: the last record is torn.
+    pub fn truncate(&self) {
+        let files = std::fs::read_dir(self.dir.join("appendonlydir")).into_iter().flatten().flatten();
+        let logs = files.filter(|file| file.file_name().to_string_lossy().ends_with(".incr.aof"));
+        let Some(path) = logs.map(|file| file.path()).max() else { return };
+        let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the log is ours");
+        let length = file.metadata().expect("the log is ours").len();
+        file.set_len(length.saturating_sub(8)).expect("the log is ours");
+    }
+
     /// Freezes it.
     pub fn pause(&self) {
         self.daemon.pause();

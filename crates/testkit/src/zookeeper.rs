@@ -106,6 +106,19 @@ impl ZooKeeperServer {
         let _ = std::fs::remove_dir_all(self.dir.join("data/version-2"));
     }
 
+    /// Loses the end of its newest log, once it is killed: the last record is torn.
+    pub fn truncate(&self) {
+        let files = std::fs::read_dir(self.dir.join("data/version-2")).into_iter().flatten().flatten();
+        let logs = files.filter(|file| file.file_name().to_string_lossy().starts_with("log."));
+        let newest = logs.max_by_key(|file| file.metadata().and_then(|data| data.modified()).ok());
+        let Some(path) = newest.map(|file| file.path()) else { return };
+        let Ok(bytes) = std::fs::read(&path) else { return };
+        // The file is longer than what is in it; the rest is zeros.
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0);
+        let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the log is ours");
+        file.set_len(used.saturating_sub(8) as u64).expect("the log is ours");
+    }
+
     /// Stops it for as long as the answer lives: it neither answers nor closes anything.
     pub fn pause(&self) -> Paused {
         let pid = self.pid();
@@ -181,10 +194,21 @@ impl ZooKeeperEnsemble {
 
     /// Starts them with options for the Java machine.
     pub fn with(java: &[&str]) -> Self {
+        Self::through(java, |ports| ports)
+    }
+
+    /// The same, with a way to each server for the others: it is given the server's two ports, and answers the way's.
+    pub fn through(java: &[&str], mut way: impl FnMut([u16; 2]) -> [u16; 2]) -> Self {
         let servers = ZooKeeperServer::begin_together(|| {
-            let line = |id: usize| format!("server.{id}=127.0.0.1:{}:{}\n", free_port(), free_port());
-            let config: String = (1..=3).map(line).collect();
-            (1..=3).map(|id| ZooKeeperServer::prepared(&config, Some(id), java)).collect()
+            let own = [0; 3].map(|_| [free_port(), free_port()]);
+            let told = own.map(&mut way);
+            // A server listens where its own line says, and finds the others where their lines say.
+            let config = |me: usize| -> String {
+                let ports = |id: usize| if id == me { own[id] } else { told[id] };
+                let line = |id: usize| format!("server.{}=127.0.0.1:{}:{}\n", id + 1, ports(id)[0], ports(id)[1]);
+                (0..3).map(line).collect()
+            };
+            (0..3).map(|me| ZooKeeperServer::prepared(&config(me), Some(me + 1), java)).collect()
         });
         Self { servers }
     }

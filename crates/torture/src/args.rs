@@ -2,7 +2,7 @@
 
 use crate::history::Class;
 use crate::rig::Mode;
-use crate::worker::{SectionArgs, Sections, Subject};
+use crate::worker::{Kind, SectionArgs, Sections, Subject};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -23,6 +23,8 @@ pub(crate) enum Command {
     Smoke(SmokeArgs),
     /// One mode for as long as you like.
     Run(RunArgs),
+    /// Very many locks held at once for a long time, and a look at what grows.
+    Soak(SoakArgs),
     /// Check the history of an earlier run.
     Check {
         /// The directory of the history.
@@ -91,6 +93,45 @@ pub(crate) struct RunArgs {
     /// Another client in our place.
     #[arg(long, value_enum, default_value_t = Subject::Lockkeeper)]
     pub(crate) subject: Subject,
+    /// Only these fault classes, of those that the mode knows; without it all.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) classes: Vec<Class>,
+    /// Only these variants of faults, by words of what the history says of them; without it all.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) variants: Vec<String>,
+    /// Which faces of the product the workers use, in turn; without it all.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) kinds: Vec<Kind>,
+    /// Sections draw their TTL among these multiples of the mode's own.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) ttls: Vec<u32>,
+    /// Where the history goes; without it a directory in the system's temporary one.
+    #[arg(long)]
+    pub(crate) history: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SoakArgs {
+    /// The store and its servers.
+    pub(crate) mode: Mode,
+    /// What faults are drawn from; without it a number is drawn and printed.
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// How long faults happen, in minutes.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) minutes: u64,
+    /// About how many locks are held at all times.
+    #[arg(long, default_value_t = 10_000, value_parser = at_least_one)]
+    pub(crate) locks: usize,
+    /// How many worker processes.
+    #[arg(long, default_value_t = 200, value_parser = at_least_one)]
+    pub(crate) workers: usize,
+    /// How long a lease lasts without renewal, in seconds; a section takes once to twice as long.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) ttl_seconds: u64,
+    /// The mean time between two faults, in milliseconds.
+    #[arg(long, default_value_t = 5_000)]
+    pub(crate) gap_ms: u64,
     /// Only these fault classes, of those that the mode knows; without it all.
     #[arg(long, value_delimiter = ',')]
     pub(crate) classes: Vec<Class>,

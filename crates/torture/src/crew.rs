@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use testkit::{ProcessClock, Signal};
 
-/// Which face each worker uses, in turn.
+/// Which face each worker uses, in turn, unless a plan says otherwise.
 const KINDS: [Kind; 6] = [Kind::Async, Kind::Recipe, Kind::Blocking, Kind::Async, Kind::Command, Kind::Async];
 
 /// One place for a worker; the processes in it come and go.
@@ -41,7 +41,8 @@ pub(crate) struct Crew {
 
 impl Crew {
     /// Starts `count` workers, each with links of its own to every node.
-    pub(crate) fn start(rig: &dyn Rig, count: usize, spec: Spec) -> io::Result<Self> {
+    pub(crate) fn start(rig: &dyn Rig, count: usize, kinds: &[Kind], spec: Spec) -> io::Result<Self> {
+        let kinds = if kinds.is_empty() { &KINDS[..] } else { kinds };
         let mut crew = Self { slots: Vec::new(), spec, next: 1, fallen: Vec::new() };
         for slot in 0..count {
             let ports = rig.ports();
@@ -52,7 +53,7 @@ impl Crew {
             };
             let through: Vec<u16> = if rig.linked() { links.iter().map(Link::port).collect() } else { ports };
             let url = rig.url(&through, slot);
-            let kind = KINDS[slot % KINDS.len()];
+            let kind = kinds[slot % kinds.len()];
             let clock = ProcessClock::new();
             let (suspended, child, worker) = (Duration::ZERO, None, 0);
             crew.slots.push(Slot { kind, url, ports: through, links, clock, suspended, child, worker });
@@ -66,6 +67,7 @@ impl Crew {
         let Slot { kind, url, ports, clock, .. } = &self.slots[slot];
         let spec = Spec {
             worker: self.next,
+            slot,
             kind: *kind,
             url: url.clone(),
             ports: ports.clone(),
@@ -123,9 +125,28 @@ impl Crew {
         &self.slots[slot].links
     }
 
+    /// Whether the worker in a slot runs commands under locks.
+    pub(crate) fn runs_commands(&self, slot: usize) -> bool {
+        self.slots[slot].kind == Kind::Command
+    }
+
+    /// Tells what ended by itself, though it should not have; `false` when it is told already.
+    pub(crate) fn fell(&mut self, what: String) -> bool {
+        let new = !self.fallen.contains(&what);
+        if new {
+            self.fallen.push(what);
+        }
+        new
+    }
+
     /// All links to a node.
     pub(crate) fn links_to(&self, node: usize) -> Vec<Link> {
         self.slots.iter().filter_map(|slot| slot.links.get(node).cloned()).collect()
+    }
+
+    /// The processes of all workers.
+    pub(crate) fn pids(&self) -> Vec<i32> {
+        self.slots.iter().filter_map(|slot| slot.child.as_ref()).map(|child| child.id().cast_signed()).collect()
     }
 
     /// The process in a slot with all that it has started.
@@ -190,7 +211,7 @@ impl Drop for Crew {
 }
 
 /// A process and all that it has started, as far as the system still knows.
-fn descendants(of: i32) -> Vec<i32> {
+pub(crate) fn descendants(of: i32) -> Vec<i32> {
     let parents: Vec<(i32, i32)> = std::fs::read_dir("/proc")
         .into_iter()
         .flatten()

@@ -7,13 +7,14 @@
 //! | `worker-N.err` | what that process wrote to its standard error |
 //! | `register.jsonl` | the register server, in the order in which it served |
 //! | `faults.jsonl` | the nemesis |
+//! | `samples.jsonl` | the harness, in a soak: what all processes use, and what the store has |
 //!
 //! All processes run on one machine and stamp with `CLOCK_MONOTONIC_RAW`, which neither NTP nor our clock shim moves. So
 //! stamps of two processes compare. A killed process may leave half a line at the end of its file.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 
 /// Nanoseconds of `CLOCK_MONOTONIC_RAW`.
@@ -73,7 +74,14 @@ pub(crate) enum What {
     /// The process runs. `kind` is `async`, `blocking`, `command`, `recipe`, or the name of another client.
     Started { worker: u32, pid: u32, kind: String },
     /// Before the call: the lock is asked for.
-    Asked { op: Op, name: String, wanted: Wanted },
+    Asked {
+        op: Op,
+        name: String,
+        wanted: Wanted,
+        /// 0: that of the run.
+        #[serde(default)]
+        ttl_ms: u64,
+    },
     /// After the answer: the lock is ours. Without another renewal the guard believes so until `valid_until`: stamped
     /// before `remaining()` was read, so that the guard's own deadline is not earlier. Other clients have no token (0).
     Granted { op: Op, token: u64, holder: String, valid_until: Nanos },
@@ -94,8 +102,14 @@ pub(crate) enum What {
     Kv { op: Op, name: String, base: Option<String>, value: String, accepted: Option<bool> },
     /// The worker itself does something unusual, such as dropping a call after some polls: it counts as a fault.
     Chaos { kind: String },
-    /// What the process uses now.
-    Uses { fds: u32, threads: u32, rss_kb: u64 },
+    /// What the process uses now. `tasks` are those of its runtime, if it has one.
+    Uses {
+        fds: u32,
+        threads: u32,
+        rss_kb: u64,
+        #[serde(default)]
+        tasks: Option<u64>,
+    },
     /// The process has closed its keeper and ends; nothing of it should be left.
     Stopped { held: usize, releasing: usize },
 }
@@ -133,11 +147,34 @@ pub(crate) struct Fault {
     pub(crate) at: Nanos,
     pub(crate) id: u64,
     pub(crate) class: Class,
-    /// `worker N`, `node N`, `link N-M`, `all`, or a lock's name.
+    /// `worker N`, `node N`, `link N-M`, a lock's name, `all` locks, or `clients`: their connections, and no lock.
     pub(crate) target: String,
     /// What exactly, such as `hold`, `one-way`, `DEL`.
     pub(crate) detail: String,
     pub(crate) begins: bool,
+}
+
+/// A line of a soak's samples.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Reading {
+    pub(crate) at: Nanos,
+    pub(crate) workers: Group,
+    pub(crate) servers: Group,
+    /// What the store has: keys, rows, nodes. `None` when it did not answer.
+    pub(crate) entries: Option<u64>,
+}
+
+/// What some processes use together, and what the largest of them uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Group {
+    pub(crate) processes: u64,
+    /// Memory of their own that is resident: neither files nor what they share.
+    pub(crate) memory_kb: u64,
+    pub(crate) memory_kb_max: u64,
+    pub(crate) threads: u64,
+    pub(crate) threads_max: u64,
+    pub(crate) fds: u64,
+    pub(crate) fds_max: u64,
 }
 
 /// The fault classes.
@@ -246,11 +283,16 @@ impl Log {
 
 /// All whole lines of a file. Half a line at the end is left out; half a line elsewhere is an error.
 pub(crate) fn lines<T: DeserializeOwned>(path: &Path) -> io::Result<Vec<T>> {
-    let text = std::fs::read_to_string(path)?;
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let parse = |(number, line): (usize, &str)| {
-        let wrong = |error| io::Error::other(format!("{}:{}: {error}", path.display(), number + 1));
-        serde_json::from_str(line).map_err(wrong)
-    };
-    whole.lines().enumerate().map(parse).collect()
+    let mut file = BufReader::with_capacity(1 << 16, File::open(path)?);
+    let (mut all, mut line) = (Vec::new(), Vec::new());
+    // Line by line: the file of a long run is larger than what it says.
+    while file.read_until(b'\n', &mut line)? > 0 {
+        if line.last() != Some(&b'\n') {
+            break;
+        }
+        let wrong = |error| io::Error::other(format!("{}:{}: {error}", path.display(), all.len() + 1));
+        all.push(serde_json::from_slice(&line).map_err(wrong)?);
+        line.clear();
+    }
+    Ok(all)
 }

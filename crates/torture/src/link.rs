@@ -1,4 +1,4 @@
-//! A way from one worker to one server, which the nemesis slows, stops, cuts and replays.
+//! A way from one worker to one server, or from all servers to one of them, which the nemesis slows, stops, cuts and replays.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -27,6 +27,8 @@ pub(crate) struct Link {
 #[derive(Debug)]
 struct Shared {
     to: AtomicU16,
+    /// Whether it looks which process has made a connection.
+    knows_callers: bool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -34,6 +36,10 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     held: [bool; 2],
+    /// What connections up to this number say to the server is held back.
+    held_up_to: u64,
+    /// Processes whose connections are held back, and in which directions.
+    held_callers: Vec<(i32, [bool; 2])>,
     delay: Duration,
     /// Connections of earlier numbers are to end, with what they hold back.
     ended: u64,
@@ -56,9 +62,24 @@ const KEPT: usize = 4;
 impl Link {
     /// An open way to a loopback port.
     pub(crate) fn new(to: u16) -> std::io::Result<Self> {
+        Self::open(to, false)
+    }
+
+    /// An open way to a server for all others of its group. It knows them by their processes: the address that a server
+    /// tells the others is the same for all, so there cannot be a link for each two of them.
+    pub(crate) fn between_servers(to: u16) -> std::io::Result<Self> {
+        Self::open(to, true)
+    }
+
+    fn open(to: u16, knows_callers: bool) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
-        let shared = Arc::new(Shared { to: AtomicU16::new(to), state: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(Shared {
+            to: AtomicU16::new(to),
+            knows_callers,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
         let link = Self { port, shared };
         let all = link.shared.clone();
         // The thread waits for connections until the process ends.
@@ -87,6 +108,19 @@ impl Link {
         self.shared.lock().held[way as usize] = true;
     }
 
+    /// Holds back what the connections of now say to the server. Later ones are not disturbed, so that a caller which tries
+    /// anew gets through before what it said first.
+    pub(crate) fn hold_old(&self) {
+        let mut state = self.shared.lock();
+        state.held_up_to = state.next;
+    }
+
+    /// Holds back what is said on connections of one process, of now and later ones.
+    pub(crate) fn hold_caller(&self, pid: i32, ways: &[Way]) {
+        let held = [ways.contains(&Way::Up), ways.contains(&Way::Down)];
+        self.shared.lock().held_callers.push((pid, held));
+    }
+
     /// Holds back every message for so long.
     pub(crate) fn delay(&self, delay: Duration) {
         self.shared.lock().delay = delay;
@@ -95,7 +129,8 @@ impl Link {
     /// Opens it again; what was held back arrives now.
     pub(crate) fn deliver(&self) {
         let mut state = self.shared.lock();
-        (state.held, state.delay) = ([false; 2], Duration::ZERO);
+        (state.held, state.held_up_to, state.delay) = ([false; 2], 0, Duration::ZERO);
+        state.held_callers.clear();
         self.shared.changed.notify_all();
     }
 
@@ -145,12 +180,13 @@ impl Shared {
             state.said.push(Said { number, first: Vec::new(), latest: VecDeque::new() });
             number
         };
+        let pid = caller.peer_addr().ok().filter(|_| self.knows_callers).and_then(|address| owner(address.port()));
         let (up, down) = (self.clone(), self);
-        thread::spawn(move || up.pump(Way::Up, number, from, server));
-        thread::spawn(move || down.pump(Way::Down, number, back, caller));
+        thread::spawn(move || up.pump(Way::Up, (number, pid), from, server));
+        thread::spawn(move || down.pump(Way::Down, (number, pid), back, caller));
     }
 
-    fn pump(&self, way: Way, number: u64, mut from: TcpStream, mut to: TcpStream) {
+    fn pump(&self, way: Way, (number, pid): (u64, Option<i32>), mut from: TcpStream, mut to: TcpStream) {
         // A short limit, so that a connection without words ends too when it is reset.
         let _ = from.set_read_timeout(Some(Duration::from_millis(100)));
         let mut buffer = [0; 16 * 1024];
@@ -161,7 +197,7 @@ impl Shared {
                     if way == Way::Up {
                         self.remember(number, &buffer[..length]);
                     }
-                    if !self.waited(way, number) || to.write_all(&buffer[..length]).is_err() {
+                    if !self.waited(way, number, pid) || to.write_all(&buffer[..length]).is_err() {
                         break;
                     }
                 }
@@ -191,7 +227,7 @@ impl Shared {
     }
 
     /// Waits until a message may pass; `false` when its connection is to end instead.
-    fn waited(&self, way: Way, number: u64) -> bool {
+    fn waited(&self, way: Way, number: u64, pid: Option<i32>) -> bool {
         let mut state = self.lock();
         let delay = state.delay;
         if !delay.is_zero() {
@@ -199,9 +235,108 @@ impl Shared {
             thread::sleep(delay);
             state = self.lock();
         }
-        while state.held[way as usize] && state.ended < number {
+        let held = |state: &State| {
+            let of_caller = |(caller, ways): &(i32, [bool; 2])| Some(*caller) == pid && ways[way as usize];
+            state.held[way as usize]
+                || way == Way::Up && number <= state.held_up_to
+                || state.held_callers.iter().any(of_caller)
+        };
+        while held(&state) && state.ended < number {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.ended < number
+    }
+}
+
+/// The process that has this loopback port for its end of a connection.
+fn owner(port: u16) -> Option<i32> {
+    let socket = format!("socket:[{}]", inode(port)?);
+    let has = |pid: &i32| {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        files.filter_map(|file| std::fs::read_link(file.path()).ok()).any(|to| to.as_os_str() == &*socket)
+    };
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(has)
+}
+
+/// The number of the socket with this local port, of IPv4 or of IPv6 with an address of IPv4 in it, as Java has.
+fn inode(port: u16) -> Option<String> {
+    let own = format!("0100007F:{port:04X}");
+    let table = |name: &str| std::fs::read_to_string(name).unwrap_or_default();
+    let sockets = table("/proc/net/tcp") + &table("/proc/net/tcp6");
+    let mut lines = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let line = lines.find(|words| words.get(1).is_some_and(|local| local.ends_with(&own)))?;
+    Some((*line.get(9)?).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that answers each byte with the same one, and the link to it.
+    fn echo(open: impl Fn(u16) -> std::io::Result<Link>) -> Link {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            for mut caller in listener.incoming().map_while(Result::ok) {
+                thread::spawn(move || {
+                    let mut byte = [0];
+                    while caller.read_exact(&mut byte).and_then(|()| caller.write_all(&byte)).is_ok() {}
+                });
+            }
+        });
+        open(port).unwrap()
+    }
+
+    fn call(link: &Link) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", link.port())).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+    }
+
+    fn says(stream: &mut TcpStream, byte: u8) -> u8 {
+        stream.write_all(&[byte]).unwrap();
+        let mut answer = [0];
+        stream.read_exact(&mut answer).unwrap();
+        answer[0]
+    }
+
+    /// Nothing has come after so long, though a byte that is not held back comes in far less.
+    fn is_silent(stream: &mut TcpStream) -> bool {
+        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let silent = stream.read_exact(&mut [0]).is_err();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        silent
+    }
+
+    #[test]
+    fn a_later_connection_overtakes_an_old_one_that_is_held() {
+        let link = echo(Link::new);
+        let mut old = call(&link);
+        assert_eq!(says(&mut old, 1), 1);
+        link.hold_old();
+        old.write_all(&[2]).unwrap();
+        assert_eq!(says(&mut call(&link), 3), 3);
+        assert!(is_silent(&mut old));
+        link.deliver();
+        let mut answer = [0];
+        old.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [2]);
+    }
+
+    #[test]
+    fn a_caller_is_known_by_its_process() {
+        let link = echo(Link::between_servers);
+        let us = std::process::id().cast_signed();
+        link.hold_caller(1, &[Way::Up, Way::Down]);
+        assert_eq!(says(&mut call(&link), 1), 1, "another process is cut off, not this one");
+        link.hold_caller(us, &[Way::Down]);
+        let mut cut = call(&link);
+        cut.write_all(&[2]).unwrap();
+        assert!(is_silent(&mut cut));
+        link.deliver();
+        let mut answer = [0];
+        cut.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [2]);
     }
 }

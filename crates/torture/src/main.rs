@@ -14,12 +14,13 @@ mod register;
 mod report;
 mod rig;
 mod run;
+mod soak;
 mod worker;
 
-use crate::args::{Cli, Command, RunArgs, SmokeArgs};
+use crate::args::{Cli, Command, RunArgs, SmokeArgs, SoakArgs};
 use crate::rig::Mode;
 use crate::run::Plan;
-use crate::worker::{Sections, Subject};
+use crate::worker::{Kind, Sections, Subject};
 use clap::{Parser, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ use std::time::Duration;
 type Outcome = Result<ExitCode, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
+    soak::raise_limits();
     obey(Cli::parse().command).unwrap_or_else(|error| {
         complain(&format!("torture: {error}"));
         ExitCode::FAILURE
@@ -54,6 +56,11 @@ fn obey(command: Command) -> Outcome {
             interrupt::listen()?;
             Ok(told(one(&Plan::of(&args), args.history)?))
         }
+        Command::Soak(args) => {
+            own_mounts()?;
+            interrupt::listen()?;
+            Ok(told(one(&Plan::of_a_soak(&args)?, args.history)?))
+        }
         Command::Smoke(args) => {
             own_mounts()?;
             interrupt::listen()?;
@@ -71,6 +78,7 @@ impl Plan {
     fn of(args: &RunArgs) -> Self {
         Self {
             mode: args.mode,
+            ttl: None,
             seeds: vec![args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000))],
             time: Duration::from_secs(args.seconds),
             workers: args.workers,
@@ -80,7 +88,33 @@ impl Plan {
             sections: args.sections,
             subject: args.subject,
             classes: args.classes.clone(),
+            variants: args.variants.clone(),
+            kinds: args.kinds.clone(),
+            ttls: args.ttls.clone(),
+            samples: None,
         }
+    }
+
+    /// As many tasks as locks are to be held. There are half as many names more, which are free at the moment.
+    fn of_a_soak(args: &SoakArgs) -> Result<Self, std::num::TryFromIntError> {
+        Ok(Self {
+            mode: args.mode,
+            ttl: Some(Duration::from_secs(args.ttl_seconds)),
+            seeds: vec![args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000))],
+            time: Duration::from_secs(args.minutes * 60),
+            workers: args.workers,
+            tasks: u32::try_from(args.locks.div_ceil(args.workers))?,
+            names: args.locks + args.locks.div_ceil(2),
+            gap: Duration::from_millis(args.gap_ms),
+            sections: Sections::Soak,
+            subject: Subject::Lockkeeper,
+            classes: args.classes.clone(),
+            variants: Vec::new(),
+            // Not `run`: it has a process for each lock, which ends with it and cannot grow.
+            kinds: vec![Kind::Async, Kind::Recipe, Kind::Blocking, Kind::Async, Kind::Async, Kind::Async],
+            ttls: vec![1],
+            samples: Some(Duration::from_secs(10)),
+        })
     }
 }
 
@@ -96,6 +130,7 @@ fn smoke(args: &SmokeArgs) -> Outcome {
     for mode in modes {
         let plan = Plan {
             mode,
+            ttl: None,
             seeds: vec![FIXED, drawn],
             time: Duration::from_secs(args.seconds),
             workers: 5,
@@ -105,6 +140,10 @@ fn smoke(args: &SmokeArgs) -> Outcome {
             sections: Sections::Mixed,
             subject: Subject::Lockkeeper,
             classes: Vec::new(),
+            variants: Vec::new(),
+            kinds: Vec::new(),
+            ttls: vec![1],
+            samples: None,
         };
         if !one(&plan, None)? {
             broken.push(mode.name());
@@ -121,7 +160,11 @@ fn one(plan: &Plan, place: Option<PathBuf>) -> Result<bool, Box<dyn std::error::
     let own = || std::env::temp_dir().join(format!("torture-{}-{}", plan.mode.name(), std::process::id()));
     let history = place.clone().unwrap_or_else(own);
     say(&format!("\n{} with seeds {:?}, history in {}", plan.mode.name(), plan.seeds, history.display()));
-    run::run(plan, &history)?;
+    let ran = run::run(plan, &history);
+    if ran.is_err() && place.is_none() && interrupt::check().is_err() {
+        std::fs::remove_dir_all(&history)?;
+    }
+    ran?;
     let kept = checked(&history)?;
     if kept && place.is_none() {
         std::fs::remove_dir_all(&history)?;

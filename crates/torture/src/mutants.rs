@@ -1,62 +1,99 @@
 //! Planted bugs: a harness that cannot catch them is no evidence.
 //!
 //! The library has them behind `--cfg lockkeeper_mutants`; the variable `LOCKKEEPER_MUTANT` chooses one. This builds the
-//! programs with that cfg, and runs each bug under faults that can bring it out, with another seed each time, until a
-//! promise is broken.
+//! programs with that cfg, and runs each bug under faults that can bring it out, with another seed each time, until the
+//! promise that it breaks is seen broken.
 
 use crate::say;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 /// A planted bug, and where it shows.
 struct Mutant {
     name: &'static str,
+    /// The letters of the properties that it breaks. A violation of another one may be an accident, and does not count.
+    by: &'static str,
     mode: &'static str,
     /// More arguments of `torture run`.
-    args: &'static [&'static str],
+    args: &'static str,
 }
 
-const fn mutant(name: &'static str, mode: &'static str, args: &'static [&'static str]) -> Mutant {
-    Mutant { name, mode, args }
+const fn mutant(name: &'static str, by: &'static str, mode: &'static str, args: &'static str) -> Mutant {
+    Mutant { name, by, mode, args }
 }
 
 /// All of them.
-const MUTANTS: [Mutant; 17] = [
-    mutant("plain-incr", "redis1", &["--classes", "wipe-node"]),
+const MUTANTS: [Mutant; 18] = [
+    mutant("plain-incr", "ab", "redis1", "--classes wipe-node"),
     mutant(
         "deadline-from-receipt",
+        "cg",
         "redis1",
-        &["--classes", "delay,pause-worker", "--sections", "long", "--gap-ms", "150"],
+        "--classes delay,pause-worker --variants held,SIGSTOP --sections long --gap-ms 150",
     ),
-    mutant("id-per-client", "redis1", &["--classes", "delay,partition,client"]),
-    mutant("release-without-compare", "redis1", &["--classes", "pause-worker,delay", "--sections", "long"]),
-    // Without waiters, who would take it first.
+    mutant("id-per-client", "bcg", "redis1", "--classes delay,partition,client"),
+    mutant("release-without-compare", "cg", "redis1", "--classes pause-worker,delay --sections long"),
+    // Without waiters, who would take it first. The holder goes on to trust a lock that an operator broke.
     mutant(
         "renew-creates",
+        "cf",
         "redis1",
-        &["--classes", "admin", "--sections", "long", "--names", "24", "--tasks", "2", "--gap-ms", "300"],
+        "--classes admin --variants break --sections long --names 24 --tasks 2 --gap-ms 300",
     ),
-    mutant("no-write-back", "redlock5", &["--classes", "partition,pause-node,kill-node"]),
-    mutant("quorum-of-reachable", "redlock5", &["--classes", "partition"]),
-    mutant("no-recheck-after-wait", "etcd3", &["--classes", "admin"]),
+    mutant("no-write-back", "ab", "redlock5", "--classes partition,pause-node,kill-node"),
+    mutant("quorum-of-reachable", "bcg", "redlock5", "--classes partition"),
+    mutant("no-recheck-after-wait", "bcg", "etcd3", "--classes admin --variants mistake"),
     mutant(
         "fence-on-write-only",
+        "a",
         "redis1",
-        &["--classes", "pause-worker", "--sections", "registers", "--workers", "3", "--names", "1", "--gap-ms", "1500"],
+        "--classes pause-worker --sections registers --workers 3 --names 1 --gap-ms 1500",
     ),
-    mutant("drop-does-nothing", "redis1", &["--classes", "pause-worker"]),
+    mutant("drop-does-nothing", "de", "redis1", "--classes pause-worker"),
+    // Cuts that end early in a lease: all renewals after the first come through.
     mutant(
         "renewals-end-at-first-error",
+        "f",
         "redis1",
-        &["--classes", "admin", "--sections", "long", "--names", "24", "--tasks", "2", "--gap-ms", "300"],
+        "--classes partition --sections long --names 24 --tasks 2 --kinds async,blocking --gap-ms 700",
     ),
-    mutant("no-timer-beside-push", "redis1", &["--classes", "admin,partition"]),
-    mutant("no-wait-for-replicas", "redis-pair-wait", &["--classes", "kill-node", "--sections", "long"]),
-    mutant("no-tombstone", "redis1", &["--classes", "delay,client", "--gap-ms", "2500"]),
-    mutant("late-undo", "redlock5", &["--classes", "delay,partition"]),
-    mutant("heir-with-a-longer-ttl", "etcd3", &["--classes", "kill-worker,pause-worker", "--sections", "long"]),
-    mutant("give-up-while-looking", "consul3", &["--classes", "delay"]),
+    // A waiter behind a long hold loses its place in line without a word.
+    mutant(
+        "no-timer-beside-push",
+        "d",
+        "redis1",
+        "--classes kill-worker --sections long --workers 4 --tasks 1 --names 2 --kinds async,blocking --gap-ms 8000",
+    ),
+    mutant("no-wait-for-replicas", "abcg", "redis-pair-wait", "--classes kill-node --sections long"),
+    // A call that arrives after its release. No recipe may have the lock meanwhile, and later faults are far away.
+    mutant(
+        "no-tombstone",
+        "d",
+        "redis1",
+        "--classes delay,client --variants overtaken --workers 4 --tasks 2 --names 2 --kinds async,blocking --gap-ms 2500",
+    ),
+    mutant("late-undo", "cg", "redlock5", "--classes delay,partition"),
+    // A task inherits the place in line of another one that gives up, with a session for a shorter TTL.
+    mutant(
+        "heir-with-a-longer-ttl",
+        "cg",
+        "etcd3",
+        "--classes pause-worker,partition,client --sections long --names 2 --ttls 1,3 --kinds async",
+    ),
+    mutant(
+        "give-up-while-looking",
+        "d",
+        "consul3",
+        "--classes delay,client --variants slow,overtaken --kinds async --names 8 --tasks 3 --gap-ms 12000",
+    ),
+    // The command goes on beside a `lockkeeper` that stands still.
+    mutant(
+        "stop-in-a-pipeline",
+        "c",
+        "redis1",
+        "--classes pause-worker --variants SIGTSTP --kinds command --sections long --workers 4 --names 2 --gap-ms 400",
+    ),
 ];
 
 /// How often a bug is run before it counts as missed.
@@ -74,13 +111,28 @@ pub(crate) fn hunt(names: &[String]) -> Result<ExitCode, Box<dyn std::error::Err
     for mutant in chosen {
         all += 1;
         let began = Instant::now();
-        let by = (1..=TRIES).find_map(|seed| mutant.run(&program, seed).transpose()).transpose()?;
-        match by {
-            Some(by) => {
-                caught += 1;
-                say(&format!("{}: caught after {:.0?} by {by}", mutant.name, began.elapsed()));
+        let mut elsewhere = None;
+        let mut hit = None;
+        for seed in 1..=TRIES {
+            let seen = mutant.run(&program, seed)?;
+            hit = seen.iter().find(|(letter, _)| mutant.by.contains(*letter)).cloned();
+            if hit.is_some() {
+                break;
             }
-            None => say(&format!("{}: MISSED in {TRIES} runs, {:.0?}", mutant.name, began.elapsed())),
+            elsewhere = elsewhere.or_else(|| seen.into_iter().next());
+        }
+        let took = format!("{:.0?}", began.elapsed());
+        match (hit, elsewhere) {
+            (Some((_, by)), _) => {
+                caught += 1;
+                say(&format!("{}: caught after {took} by {by}", mutant.name));
+            }
+            (None, Some((letter, by))) => {
+                let meant: Vec<String> = mutant.by.chars().map(|letter| format!("({letter})")).collect();
+                let meant = meant.join(" or ");
+                say(&format!("{}: MISSED, {took}: caught by ({letter}), meant for {meant}: {by}", mutant.name));
+            }
+            (None, None) => say(&format!("{}: MISSED in {TRIES} runs, {took}", mutant.name)),
         }
     }
     say(&format!("caught {caught}/{all}"));
@@ -100,14 +152,46 @@ fn build() -> Result<PathBuf, Box<dyn std::error::Error>> {
 }
 
 impl Mutant {
-    /// Runs it once; which promise was seen broken, if one was.
-    fn run(&self, program: &PathBuf, seed: u64) -> Result<Option<String>, Box<dyn std::error::Error>> {
+    /// Runs it once: the violations that were seen, each with the letter of its property.
+    fn run(&self, program: &Path, seed: u64) -> Result<Vec<(char, String)>, Box<dyn std::error::Error>> {
         let mut command = Command::new(program);
         command.args(["run", self.mode, "--seconds", "15", "--seed", &seed.to_string()]);
-        command.args(self.args).env("LOCKKEEPER_MUTANT", self.name).stderr(Stdio::inherit());
+        command.args(self.args.split(' ')).env("LOCKKEEPER_MUTANT", self.name).stderr(Stdio::inherit());
         let output = command.output()?;
         let said = String::from_utf8_lossy(&output.stdout);
-        let broken = said.lines().find(|line| line.starts_with("violation of"));
-        Ok(broken.map(str::to_owned))
+        Ok(violations(&said))
+    }
+}
+
+/// The lines of a verdict that tell of violations, each with the letter of its property.
+fn violations(said: &str) -> Vec<(char, String)> {
+    let letter = |line: &str| line.strip_prefix("violation of (")?.chars().next();
+    said.lines().filter_map(|line| Some((letter(line)?, line.to_owned()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use crate::check::Property;
+    use clap::Parser;
+
+    #[test]
+    fn every_plan_is_a_run_that_can_break_a_property() {
+        for Mutant { name, by, mode, args } in MUTANTS {
+            let words = ["torture", "run", mode].into_iter().chain(args.split(' '));
+            let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(matches!(cli.command, Command::Run(_)), "{name}");
+            let letters: Vec<char> = Property::ALL.map(Property::letter).into();
+            assert!(!by.is_empty() && by.chars().all(|letter| letters.contains(&letter)), "{name}: {by}");
+        }
+    }
+
+    #[test]
+    fn a_violation_is_known_by_its_letter() {
+        let said = "(a) fine\n\nexcused of (c): x\n\nviolation of (d): a waits\n    +1s line\nviolation of (f): lost\n";
+        let seen = violations(said);
+        assert_eq!(seen.iter().map(|(letter, _)| *letter).collect::<String>(), "df");
+        assert_eq!(seen[0].1, "violation of (d): a waits");
     }
 }

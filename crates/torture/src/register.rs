@@ -114,10 +114,10 @@ impl State {
     }
 }
 
-/// A holder's connection to the registers.
-#[derive(Debug)]
+/// A process's connection to the registers, shared by its tasks: the server has a thread for each connection.
+#[derive(Clone, Debug)]
 pub(crate) struct Client {
-    stream: BufReader<UnixStream>,
+    stream: Arc<Mutex<BufReader<UnixStream>>>,
 }
 
 /// What one section shows at the registers.
@@ -131,16 +131,16 @@ pub(crate) struct Shown {
 
 impl Client {
     pub(crate) fn connect(socket: &Path) -> io::Result<Self> {
-        Ok(Self { stream: BufReader::new(UnixStream::connect(socket)?) })
+        Ok(Self { stream: Arc::new(Mutex::new(BufReader::new(UnixStream::connect(socket)?))) })
     }
 
     /// Shows the token, before the first read. Whether it was let in.
-    pub(crate) fn enter(&mut self, shown: &Shown) -> io::Result<bool> {
+    pub(crate) fn enter(&self, shown: &Shown) -> io::Result<bool> {
         Ok(matches!(self.ask(shown, Want::Enter)?, Request::Enter { accepted: true }))
     }
 
     /// The versions of the fenced and of the naked register.
-    pub(crate) fn read(&mut self, shown: &Shown) -> io::Result<(u64, u64)> {
+    pub(crate) fn read(&self, shown: &Shown) -> io::Result<(u64, u64)> {
         match self.ask(shown, Want::Read)? {
             Request::Read { fenced, naked } => Ok((fenced, naked)),
             other => Err(io::Error::other(format!("not an answer to a read: {other:?}"))),
@@ -148,17 +148,20 @@ impl Client {
     }
 
     /// Writes the next version to both. Whether the fence took it.
-    pub(crate) fn write(&mut self, shown: &Shown, (fenced, naked): (u64, u64)) -> io::Result<bool> {
+    pub(crate) fn write(&self, shown: &Shown, (fenced, naked): (u64, u64)) -> io::Result<bool> {
         Ok(matches!(self.ask(shown, Want::Write { fenced, naked })?, Request::Write { accepted: true, .. }))
     }
 
-    fn ask(&mut self, shown: &Shown, want: Want) -> io::Result<Request> {
+    fn ask(&self, shown: &Shown, want: Want) -> io::Result<Request> {
         let Shown { op, name, token, holder } = shown.clone();
         let mut text = serde_json::to_vec(&Ask { op, name, token, holder, want })?;
         text.push(b'\n');
-        self.stream.get_mut().write_all(&text)?;
         let mut line = String::new();
-        self.stream.read_line(&mut line)?;
+        {
+            let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            stream.get_mut().write_all(&text)?;
+            stream.read_line(&mut line)?;
+        }
         Ok(serde_json::from_str(&line)?)
     }
 }

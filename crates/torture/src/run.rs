@@ -7,6 +7,7 @@ use crate::link::Link;
 use crate::nemesis::{Nemesis, Stage};
 use crate::register::Registers;
 use crate::rig::Mode;
+use crate::soak::Sampler;
 use crate::worker::{Kind, Sections, Spec, Subject};
 use lockkeeper::blocking::Keeper;
 use std::io::{self, IsTerminal, Write};
@@ -19,6 +20,8 @@ use testkit::TempDir;
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) mode: Mode,
+    /// Of all locks; without it that of the mode.
+    pub(crate) ttl: Option<Duration>,
     /// Each of them draws the faults of an equal part of the time.
     pub(crate) seeds: Vec<u64>,
     /// How long faults happen.
@@ -32,6 +35,14 @@ pub(crate) struct Plan {
     pub(crate) subject: Subject,
     /// Only these classes, of those that the mode knows; all when empty.
     pub(crate) classes: Vec<Class>,
+    /// Only these variants of them; all when empty.
+    pub(crate) variants: Vec<String>,
+    /// Which kinds of workers there are, in turn; all when empty.
+    pub(crate) kinds: Vec<Kind>,
+    /// Sections draw their TTL among these multiples of the mode's own.
+    pub(crate) ttls: Vec<u32>,
+    /// How often it is written down what all processes use.
+    pub(crate) samples: Option<Duration>,
 }
 
 /// How long workers run before the first fault.
@@ -56,6 +67,7 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
     }
     let history = &history.canonicalize()?;
     let traits = plan.mode.traits();
+    let ttl = plan.ttl.unwrap_or(traits.ttl);
     let room = TempDir::new();
     let rig = plan.mode.start();
     // Ways of its own, which lead to where the nodes are, and which nothing disturbs.
@@ -70,6 +82,7 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
     let stop = room.join("stop");
     let spec = Spec {
         worker: 0,
+        slot: 0,
         kind: Kind::Async,
         url: String::new(),
         ports: Vec::new(),
@@ -78,7 +91,8 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
         socket: registers.socket().to_owned(),
         stop: stop.clone(),
         names: names.clone(),
-        ttl: traits.ttl,
+        ttl,
+        ttls: plan.ttls.clone(),
         seed: plan.seeds[0],
         tasks: plan.tasks,
         sections: plan.sections,
@@ -87,26 +101,34 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
     };
     let versions = [rig.versions(), machine()].concat();
     let began = now();
-    let crew = Crew::start(&*rig, plan.workers, spec)?;
+    let crew = Crew::start(&*rig, plan.workers, &plan.kinds, spec)?;
     let log = Log::open(history, "faults.jsonl")?;
+    // Faults last as long as on any other run of the mode.
     let mut stage = Stage { rig, crew, operator, ways, names, ttl: traits.ttl, log };
     let mut progress = Progress::new(plan);
-    progress.during(CALM, "calm")?;
+    let mut sampler = plan.samples.map(|every| Sampler::start(every, history)).transpose()?;
+    let mut look = |stage: &Stage| sampler.iter_mut().for_each(|sampler| sampler.look(stage));
+    progress.during(CALM, "calm", || look(&stage))?;
     let calm_until = now();
     let mut faults = 0;
     for seed in &plan.seeds {
         let part = plan.time / u32::try_from(plan.seeds.len())?;
-        let mut nemesis = Nemesis::new(*seed, classes.clone(), plan.gap, faults);
-        faults = nemesis.rage(&mut stage, part, |faults| progress.tell(&format!("{faults} faults")))?;
+        let mut nemesis = Nemesis::new(*seed, classes.clone(), plan.variants.clone(), plan.gap, faults);
+        faults = nemesis.rage(&mut stage, part, |stage, faults| {
+            look(stage);
+            progress.tell(&format!("{faults} faults"));
+        })?;
     }
     stage.crew.replenish()?;
     let healed = now();
-    progress.during(traits.ttl + traits.bound, "healed")?;
+    progress.during(ttl + traits.bound, "healed", || ())?;
+    // All samples are written down.
+    drop(sampler);
     std::fs::write(&stop, "")?;
     progress.tell("ending");
     // A wait of five TTLs, a hold of six, and two more for its end.
-    let mut crashed = stage.crew.finish(traits.ttl * 14 + traits.bound, &stage.log)?;
-    let leftovers = leftovers(&mut stage, traits.ttl * 2 + traits.bound);
+    let mut crashed = stage.crew.finish(ttl * 14 + traits.bound, &stage.log)?;
+    let leftovers = leftovers(&mut stage, ttl * 2 + traits.bound)?;
     crashed.extend(leftovers.1);
     let meta = Meta {
         mode: plan.mode.name(),
@@ -115,8 +137,8 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
         commit: commit(),
         versions,
         workers: u32::try_from(plan.workers)?,
-        ttl_ms: u64::try_from(traits.ttl.as_millis())?,
-        max_hold_ms: u64::try_from((traits.ttl * crate::worker::MAX_HOLD).as_millis())?,
+        ttl_ms: u64::try_from(ttl.as_millis())?,
+        max_hold_ms: u64::try_from((ttl * plan.sections.max_hold()).as_millis())?,
         bound_ms: u64::try_from(traits.bound.as_millis())?,
         excuses: traits.excuses,
         fifo: traits.fifo,
@@ -134,15 +156,16 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
 }
 
 /// Locks that are still there once every lease is over; and why they could not be listed, if so.
-fn leftovers(stage: &mut Stage, patience: Duration) -> (Vec<String>, Option<String>) {
+fn leftovers(stage: &mut Stage, patience: Duration) -> io::Result<(Vec<String>, Option<String>)> {
     let end = Instant::now() + patience;
     loop {
+        interrupt::check()?;
         let listed = stage.operator.list("", None);
         let over = Instant::now() > end;
         match listed {
-            Ok(page) if page.records.is_empty() => return (Vec::new(), None),
-            Ok(page) if over => return (page.records.iter().map(|lock| format!("{lock:?}")).collect(), None),
-            Err(error) if over => return (Vec::new(), Some(format!("locks could not be listed: {error}"))),
+            Ok(page) if page.records.is_empty() => return Ok((Vec::new(), None)),
+            Ok(page) if over => return Ok((page.records.iter().map(|lock| format!("{lock:?}")).collect(), None)),
+            Err(error) if over => return Ok((Vec::new(), Some(format!("locks could not be listed: {error}")))),
             _ => std::thread::sleep(Duration::from_millis(50)),
         }
     }
@@ -195,11 +218,12 @@ impl Progress {
         }
     }
 
-    fn during(&mut self, time: Duration, phase: &str) -> io::Result<()> {
+    fn during(&mut self, time: Duration, phase: &str, mut each: impl FnMut()) -> io::Result<()> {
         let end = Instant::now() + time;
         while Instant::now() < end {
             interrupt::check()?;
             self.tell(phase);
+            each();
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(())

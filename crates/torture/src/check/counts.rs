@@ -38,6 +38,9 @@ pub(crate) struct Counts {
     pub(crate) late_losses: u64,
     pub(crate) false_losses: u64,
     pub(crate) leaks: u64,
+    /// Of a soak: samples, and how many locks were held in the median.
+    pub(crate) samples: u64,
+    pub(crate) held: u64,
     /// Grants in the calm part that overtook a waiter who had asked earlier, where the order is promised.
     pub(crate) overtakings: u64,
     /// Names with a waiter when all faults were healed, whose next grant was judged.
@@ -99,6 +102,8 @@ impl Counts {
         self.late_losses += other.late_losses;
         self.false_losses += other.false_losses;
         self.leaks += other.leaks;
+        self.samples += other.samples;
+        self.held = self.held.max(other.held);
         self.overtakings += other.overtakings;
         self.waits_judged += other.waits_judged;
         self.searched += other.searched;

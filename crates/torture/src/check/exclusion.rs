@@ -182,6 +182,10 @@ mod tests {
         assert!(!excused(Class::Delay, "node 1", (8_000, 8_020)), "it costs nothing here");
         assert!(excused(Class::Admin, "a", (8_000, 8_020)));
         assert!(!excused(Class::Admin, "b", (8_000, 8_020)), "another lock was broken");
+        assert!(excused(Class::Admin, "all", (8_000, 8_020)));
+        assert!(excused(Class::Admin, "all", (7_030, 7_030)));
+        assert!(!excused(Class::Admin, "all", (7_029, 7_029)), "what it took away was believed in for a TTL");
+        assert!(!excused(Class::Admin, "clients", (8_000, 8_020)), "no lock was taken away");
         assert!(excused(Class::Clock, "worker 0", (8_000, 8_020)));
         assert!(!excused(Class::Clock, "worker 7", (8_000, 8_020)));
     }

@@ -78,7 +78,7 @@ mod tests {
             s.held(1, "a", (0, 10, 50), 1);
             s.held(2, "a", (20, 53, 60), 2);
             let (mut history, recipe) = (s.history(), 7 << 32);
-            let what = What::Asked { op: recipe, name: "a".to_owned(), wanted: Wanted::Exclusive };
+            let what = What::Asked { op: recipe, name: "a".to_owned(), wanted: Wanted::Exclusive, ttl_ms: 0 };
             let started = What::Started { worker: 7, pid: 1, kind: "recipe".to_owned() };
             let events = [(0, started), (asked * MS, what)].map(|(at, what)| Event { at, what });
             history.add(7, events.into()).unwrap();

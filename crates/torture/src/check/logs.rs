@@ -67,7 +67,8 @@ pub(super) fn check(history: &History, verdict: &mut Verdict) {
         found(format!("{file} has `{text}` in {times} lines"), vec![format!("{file}:{number}: {line}")]);
     }
     for server in &history.meta.crashed {
-        found("a server ended by itself".to_owned(), vec![server.clone()]);
+        let words = if server.starts_with("node ") { "a server ended by itself" } else { "a process did not end well" };
+        found(words.to_owned(), vec![server.clone()]);
     }
 }
 

@@ -1,5 +1,7 @@
 //! (f) A loss is told within a TTL, and without a fault no guard is lost: neither before the first one, nor at the end of a
-//! time without faults in which a renewal could have come through.
+//! time in which no fault concerned its worker and a renewal could have come through.
+//!
+//! A fault that ends early in a lease costs one renewal. A keeper that goes on asking keeps the lock all the same.
 
 use super::read::{Attempt, Grant, History};
 use super::slice::{self, millis, who};
@@ -18,7 +20,7 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
                 // The loss was true between the two lines of the nemesis.
                 let broken = |grant: &Grant| grant.at < spell.fault.at && spell.broke(grant.token);
                 attempt.grant.as_ref().is_some_and(broken)
-                    && attempt.kept.is_some_and(|(at, _)| at > spell.until + history.ttl())
+                    && attempt.kept.is_some_and(|(at, _)| at > spell.until + attempt.ttl)
             });
             if let (Some(spell), Some((kept, _))) = (late, attempt.kept) {
                 verdict.counts.late_losses += 1;
@@ -42,11 +44,11 @@ fn groundless(history: &History, spells: &Spells<'_>, attempt: &Attempt, verdict
         return;
     }
     // A guard is renewed three times per TTL, and believes itself for one TTL from the last time that went well.
-    let since = at.saturating_sub(history.ttl() / 5 * 3);
+    let since = at.saturating_sub(attempt.ttl / 5 * 3);
     let when = if *at < history.meta.calm_until {
         "before any fault"
-    } else if plain.contains("expired") && spells.quiet(since, *at) {
-        "though there was no fault for most of a TTL"
+    } else if plain.contains("expired") && spells.quiet(since, *at, attempt) {
+        "though no fault concerned it for most of a TTL"
     } else {
         return;
     };
@@ -103,18 +105,20 @@ mod tests {
 
     #[test]
     fn a_loss_at_the_end_of_a_quiet_time_is_found() {
-        let lost = |at: u64| {
+        let lost = |target: &str, at: u64| {
             let mut s = Sample::new();
             s.meta.calm_until = 50 * MS;
             s.asked(1, 60, "a").granted(1, 70, 5);
-            s.fault(1, Class::Partition, "worker 7", "both ways", (100, 300));
+            s.fault(1, Class::Partition, target, "both ways", (100, 300));
             s.lost(1, at, "expired");
             findings(&s.verdict())
         };
-        assert_eq!(lost(890), "");
+        assert_eq!(lost("worker 0", 890), "");
+        assert_eq!(lost("link 0-2", 890), "");
+        assert_ne!(lost("worker 7", 890), "");
         assert_eq!(
-            lost(910),
-            "(f) worker 0, op 1 was told that 'a' is lost, though there was no fault for most of a TTL\n\
+            lost("worker 0", 910),
+            "(f) worker 0, op 1 was told that 'a' is lost, though no fault concerned it for most of a TTL\n\
              | +0.070000s worker 0, op 1: has 'a', token 5, until +1.070000s\n\
              | +0.910000s worker 0, op 1: is told that 'a' is lost: expired\n"
         );

@@ -6,7 +6,7 @@
 //! | b | tokens are unique, and rise with time | `tokens` |
 //! | c | no two believe to hold what only one may hold | `exclusion` |
 //! | d | waiters get in, without a fault and once faults are healed | `progress`, `stalls`, `handover` |
-//! | e | nothing is left behind | `leaks` |
+//! | e | nothing is left behind, and nothing grows | `leaks`, `flat` |
 //! | f | a loss is told in time, and only a true one | `losses` |
 //! | g | the lock is linearizable | `linear`, `search` |
 //! | h | logs are free of panics and secrets, and no server crashes | `logs` |
@@ -19,6 +19,7 @@ mod chain;
 mod counts;
 mod exclusion;
 mod fence;
+mod flat;
 mod handover;
 mod leaks;
 mod linear;
@@ -39,6 +40,7 @@ mod valid;
 mod windows;
 
 pub(crate) use counts::{Counts, Spread};
+pub(crate) use flat::{Level, Series, held, series};
 pub(crate) use print::print;
 pub(crate) use read::History;
 #[cfg(test)]
@@ -154,6 +156,7 @@ pub(crate) fn check(history: &History) -> Verdict {
     stalls::check(history, &spells, &mut verdict);
     handover::check(history, &mut verdict);
     leaks::check(history, &mut verdict);
+    flat::check(history, &mut verdict);
     losses::check(history, &spells, &mut verdict);
     linear::check(history, &spells, &mut verdict);
     logs::check(history, &mut verdict);

@@ -54,6 +54,9 @@ fn judged(verdict: &Verdict, property: Property) -> String {
             let (late, groundless) = (counts.late_losses, counts.false_losses);
             format!(" in {} losses: {late} late, {groundless} false", counts.losses)
         }
+        Property::Leaks if counts.samples > 0 => {
+            format!(" in {} samples; {} locks held in the median", counts.samples, counts.held)
+        }
         Property::Linear => {
             format!(" in {} acquisitions; {} not searched", counts.searched, counts.not_searched)
         }

@@ -35,7 +35,7 @@ fn healed(history: &History, spells: &Spells<'_>, verdict: &mut Verdict, name: &
     let ends = attempts.iter().filter(held).map(|attempt| (end(history, spells, attempt), *attempt));
     let last = ends.filter(|(end, _)| *end > healed).max_by_key(|(end, _)| *end);
     let free = last.map_or(healed, |(end, _)| end);
-    let limit = (history.meta.ttl_ms + history.meta.bound_ms) * 1_000_000;
+    let limit = history.ttl() + history.meta.bound_ms * 1_000_000;
     let grants = attempts.iter().filter_map(|attempt| attempt.grant.as_ref().map(|grant| (grant.at, *attempt)));
     let next = grants.filter(|(at, _)| *at > healed).min_by_key(|(at, _)| *at);
     if next.is_some_and(|(at, _)| at <= free + limit) {

@@ -1,7 +1,7 @@
 //! A history directory as the checkers want it: one record per operation, names told apart once.
 
 use super::logs::{self, Remark};
-use crate::history::{Ending, Event, Fault, Meta, Nanos, Op, Served, Wanted, What, lines, worker_of};
+use crate::history::{Ending, Event, Fault, Meta, Nanos, Op, Reading, Served, Wanted, What, lines, worker_of};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,15 @@ pub(crate) struct History {
     /// Per lock name: places in `attempts`, in the same order.
     names: Vec<(Arc<str>, Vec<usize>)>,
     by_op: HashMap<Op, usize>,
+    /// The longest TTL that was asked for.
+    longest: Nanos,
     pub(crate) workers: BTreeMap<u32, Worker>,
     pub(crate) kvs: Vec<Kv>,
     /// In the register server's order.
     pub(crate) served: Vec<Served>,
     pub(crate) faults: Vec<Fault>,
+    /// Of a soak.
+    pub(crate) samples: Vec<Reading>,
     /// Unusual acts of workers on their own: they count as faults.
     pub(crate) chaos: Vec<Nanos>,
     /// What log files should not have said.
@@ -33,6 +37,7 @@ pub(crate) struct Attempt {
     pub(crate) op: Op,
     pub(crate) name: Arc<str>,
     pub(crate) wanted: Wanted,
+    pub(crate) ttl: Nanos,
     pub(crate) asked: Nanos,
     pub(crate) grant: Option<Grant>,
     /// When, and the error's word.
@@ -90,6 +95,8 @@ pub(crate) struct Worker {
     pub(crate) last: Nanos,
     /// When, file descriptors, threads, memory in KiB.
     pub(crate) uses: Vec<(Nanos, u32, u32, u64)>,
+    /// When, and tasks of its runtime.
+    pub(crate) tasks: Vec<(Nanos, u64)>,
     /// When, and what was still held and being released.
     pub(crate) stopped: Option<(Nanos, usize, usize)>,
 }
@@ -113,6 +120,10 @@ impl History {
         if faults.exists() {
             history.faults = lines(&faults)?;
         }
+        let samples = dir.join("samples.jsonl");
+        if samples.exists() {
+            history.samples = lines(&samples)?;
+        }
         history.remarks = logs::read(dir)?;
         history.arrange();
         Ok(history)
@@ -125,10 +136,12 @@ impl History {
             attempts: Vec::new(),
             names: Vec::new(),
             by_op: HashMap::new(),
+            longest: 0,
             workers: BTreeMap::new(),
             kvs: Vec::new(),
             served: Vec::new(),
             faults: Vec::new(),
+            samples: Vec::new(),
             chaos: Vec::new(),
             remarks: Vec::new(),
         }
@@ -142,7 +155,11 @@ impl History {
         for Event { at, what } in events {
             match what {
                 What::Started { kind, .. } => self.workers.entry(worker).or_default().kind = kind,
-                What::Asked { op, name, wanted } => self.ask(op, shared(name), wanted, at)?,
+                What::Asked { op, name, wanted, ttl_ms } => {
+                    self.ask(op, shared(name), wanted, at)?;
+                    let of_run = self.meta.ttl_ms;
+                    self.of(op)?.ttl = if ttl_ms == 0 { of_run } else { ttl_ms } * 1_000_000;
+                }
                 What::Granted { op, token, valid_until, .. } => {
                     self.of(op)?.grant = Some(Grant { at, token, valid_until });
                 }
@@ -162,8 +179,10 @@ impl History {
                     self.kvs.push(Kv { at, op, name: shared(name), base, value, accepted });
                 }
                 What::Chaos { .. } => self.chaos.push(at),
-                What::Uses { fds, threads, rss_kb } => {
-                    self.workers.entry(worker).or_default().uses.push((at, fds, threads, rss_kb));
+                What::Uses { fds, threads, rss_kb, tasks } => {
+                    let worker = self.workers.entry(worker).or_default();
+                    worker.uses.push((at, fds, threads, rss_kb));
+                    worker.tasks.extend(tasks.map(|tasks| (at, tasks)));
                 }
                 What::Stopped { held, releasing } => {
                     self.workers.entry(worker).or_default().stopped = Some((at, held, releasing));
@@ -181,6 +200,7 @@ impl History {
             op,
             name,
             wanted,
+            ttl: 0,
             asked,
             grant: None,
             refused: None,
@@ -209,6 +229,7 @@ impl History {
             names.entry(attempt.name.clone()).or_default().push(place);
         }
         self.names = names.into_iter().collect();
+        self.longest = self.attempts.iter().map(|attempt| attempt.ttl).max().unwrap_or(0);
     }
 
     /// The operation of that number.
@@ -242,9 +263,9 @@ impl History {
         self.names.binary_search_by(|(known, _)| (**known).cmp(name)).is_ok()
     }
 
-    /// The TTL of all locks.
+    /// The longest TTL of all locks.
     pub(crate) fn ttl(&self) -> Nanos {
-        self.meta.ttl_ms * 1_000_000
+        self.longest.max(self.meta.ttl_ms * 1_000_000)
     }
 }
 

@@ -94,7 +94,7 @@ impl Sample {
 
     pub(super) fn asked(&mut self, op: Op, at: u64, name: &str) -> &mut Self {
         let wanted = self.wanted.get(&op).copied().unwrap_or(Wanted::Exclusive);
-        self.event(at, What::Asked { op, name: name.to_owned(), wanted })
+        self.event(at, What::Asked { op, name: name.to_owned(), wanted, ttl_ms: 0 })
     }
 
     /// Valid for a TTL.
@@ -159,7 +159,7 @@ impl Sample {
     }
 
     pub(super) fn uses(&mut self, at: u64, fds: u32, threads: u32) {
-        self.event(at, What::Uses { fds, threads, rss_kb: 1_000 });
+        self.event(at, What::Uses { fds, threads, rss_kb: 1_000, tasks: None });
     }
 
     pub(super) fn stopped(&mut self, at: u64, held: usize, releasing: usize) {

@@ -1,6 +1,6 @@
 //! Faults with their duration, what they excuse, and what they do to workers.
 
-use super::read::History;
+use super::read::{Attempt, Grant, History};
 use crate::history::{Class, Ending, Fault, Nanos, Op, worker_of};
 use std::collections::HashMap;
 
@@ -31,6 +31,12 @@ pub(crate) struct Spells<'a> {
 /// The number in `worker N`.
 fn worker(target: &str) -> Option<u32> {
     target.strip_prefix("worker ")?.parse().ok()
+}
+
+/// The number of the worker that a fault of a worker or of its links concerns.
+fn suffered_by(target: &str) -> Option<u32> {
+    let link = || target.strip_prefix("link ")?.split('-').next()?.parse::<u32>().ok();
+    worker(target).or_else(link)
 }
 
 impl Spell<'_> {
@@ -72,9 +78,16 @@ impl<'a> Spells<'a> {
         self.deaths.get(&worker_of(op)).copied()
     }
 
-    /// Whether no fault was there at any moment from one to another.
-    pub(crate) fn quiet(&self, from: Nanos, to: Nanos) -> bool {
-        !self.all.iter().any(|spell| spell.fault.at <= to && spell.until >= from)
+    /// Whether no fault that can cost a renewal of this hold was there at any moment from one to another.
+    pub(crate) fn quiet(&self, from: Nanos, to: Nanos, hold: &Attempt) -> bool {
+        // A client of these may stand still in the middle of a transaction, and all others wait for it.
+        let together = ["sqlite", "mariadb", "postgres", "postgres-pair"].contains(&&*self.history.meta.mode);
+        let concerns = |target: &str| match suffered_by(target) {
+            Some(number) => together || number == worker_of(hold.op),
+            None => target == &*hold.name || !self.history.has(target),
+        };
+        let there = |spell: &Spell<'a>| spell.fault.at <= to && spell.until >= from;
+        !self.all.iter().any(|spell| there(spell) && concerns(&spell.fault.target))
     }
 
     /// Operators who broke the lock of that name, or flushed all locks of the only server.
@@ -97,16 +110,36 @@ impl<'a> Spells<'a> {
             None => fault.target == name || !self.history.has(&fault.target),
         };
         let excuses = |spell: &&Spell<'a>| {
-            self.history.meta.excuses.contains(&spell.fault.class)
-                && (spell.fault.at <= at && spell.until + echo >= at)
-                && concerns(spell.fault)
+            let (fault, counts) = (spell.fault, self.history.meta.excuses.contains(&spell.fault.class));
+            match fault.class {
+                Class::Admin => counts && self.taken_away(spell, at, name, ops),
+                _ => counts && fault.at <= at && spell.until + echo >= at && concerns(fault),
+            }
         };
         self.all.iter().rfind(excuses)
     }
 
+    /// Whether an operator took the lock from one of these operations, which believed in it for the rest of its lease.
+    fn taken_away(&self, spell: &Spell<'a>, at: Nanos, name: &str, ops: &[Op]) -> bool {
+        let fault = spell.fault;
+        let suffers = |attempt: &Attempt| {
+            let granted = |grant: &Grant| spell.broke(grant.token);
+            // An answer that came after the act may be older than it.
+            attempt.asked <= spell.until
+                && attempt.grant.as_ref().is_some_and(granted)
+                && spell.until + attempt.ttl >= at
+        };
+        let touched = fault.target == name || fault.target == "all";
+        touched && fault.at <= at && ops.iter().filter_map(|op| self.history.attempt(*op)).any(suffers)
+    }
+
     /// The first fault of an excusing class up to that moment: what a store forgets once stays forgotten.
     pub(crate) fn before(&self, at: Nanos) -> Option<&Spell<'a>> {
-        self.all.iter().find(|spell| self.history.meta.excuses.contains(&spell.fault.class) && spell.fault.at <= at)
+        let excuses = |fault: &Fault| {
+            let of_all = fault.class != Class::Admin || fault.target == "all";
+            of_all && self.history.meta.excuses.contains(&fault.class)
+        };
+        self.all.iter().find(|spell| spell.fault.at <= at && excuses(spell.fault))
     }
 }
 

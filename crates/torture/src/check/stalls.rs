@@ -1,7 +1,8 @@
 //! (d) Without a fault, a lock that a caller waits for does not stay free.
 //!
 //! What keeps it can be a claim that no caller knows of, such as one that a late message has taken, or a waiter that was not
-//! told. A keeper asks again by itself within a second after an outage, so a wait is judged only beyond that.
+//! told. A keeper asks again by itself within a second after an outage, so a wait is judged only beyond that. A server may
+//! believe for longer in a client that died, or that a fault kept away: what the bound of its mode says.
 
 use super::read::{Attempt, History};
 use super::slice::{self, millis, who};
@@ -17,9 +18,7 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
     if history.meta.subject != "lockkeeper" {
         return;
     }
-    // The bound of a mode has a second for the keeper's own pauses; the rest is how long its server believes in the dead.
-    let belief = (history.meta.bound_ms * 1_000_000).saturating_sub(1_000_000_000);
-    let limit = (history.ttl() / 5 * 3).max(PAUSES) + belief;
+    let limit = (history.ttl() / 5 * 3).max(PAUSES);
     for (name, attempts) in history.names() {
         if attempts.iter().all(|attempt| attempt.wanted == Wanted::Exclusive) {
             of(history, spells, verdict, name, &attempts, limit);
@@ -29,10 +28,11 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
 
 fn of(history: &History, spells: &Spells<'_>, verdict: &mut Verdict, name: &str, attempts: &[&Attempt], limit: Nanos) {
     // From when on something may have kept the lock, and until when; latest ends so far.
+    let belief = belief(history);
     let holds = Reach::of(attempts.iter().filter_map(|attempt| kept(history, spells, attempt)));
     let recipes = attempts.iter().filter(|attempt| !history.plain(attempt.op));
     let hidden = Reach::of(recipes.map(|attempt| (attempt.asked, attempt.resolved().unwrap_or(Nanos::MAX))));
-    let faults = Reach::of(spells.all.iter().map(|spell| (spell.fault.at, spell.until)));
+    let faults = Reach::of(spells.all.iter().map(|spell| (spell.fault.at, spell.until + belief)));
     for attempt in attempts.iter().filter(|attempt| history.plain(attempt.op)) {
         let busy = attempt.refused.as_ref().filter(|(_, kind)| kind == "busy").map(|(at, _)| *at);
         let end = attempt.grant.as_ref().map(|grant| grant.at).or(busy);
@@ -51,18 +51,25 @@ fn of(history: &History, spells: &Spells<'_>, verdict: &mut Verdict, name: &str,
     }
 }
 
+/// How long a server believes in the dead. The bound of a mode has a second for the keeper's own pauses; this is the rest.
+fn belief(history: &History) -> Nanos {
+    (history.meta.bound_ms * 1_000_000).saturating_sub(1_000_000_000)
+}
+
 /// From when to when an operation may have kept the lock. One of a dead worker may have been granted without a word of it.
 fn kept(history: &History, spells: &Spells<'_>, attempt: &Attempt) -> Option<(Nanos, Nanos)> {
     let death = spells.death(attempt.op);
     let Some(grant) = &attempt.grant else {
-        let dead = death.filter(|_| attempt.resolved().is_none())?;
-        return Some((attempt.asked, dead + history.ttl()));
+        // A call that was given up is undone by its keeper, if that lives.
+        let busy = attempt.refused.as_ref().is_some_and(|(_, kind)| kind == "busy");
+        let dead = death.filter(|_| !busy)?;
+        return Some((attempt.asked, dead + attempt.ttl + belief(history)));
     };
     let (_, believed) = attempt.belief()?;
     let until = match attempt.ending {
         Some((at, Ending::Release | Ending::Drop)) if death.is_none() => at,
-        Some((_, Ending::Forget)) => believed.max(grant.at + history.meta.max_hold_ms * 1_000_000),
-        _ => believed,
+        Some((_, Ending::Forget)) => believed.max(grant.at + history.meta.max_hold_ms * 1_000_000) + belief(history),
+        _ => believed + belief(history),
     };
     Some((grant.at, until))
 }
@@ -120,6 +127,22 @@ mod tests {
         let mut s = late(1_500);
         s.fault(1, Class::Delay, "worker 9", "slow", (100, 400));
         assert_eq!(findings(&s.verdict()), "");
+    }
+
+    #[test]
+    fn a_server_believes_longer_only_in_what_died_or_had_a_fault() {
+        let with_bound = |mut s: Sample| {
+            s.meta.bound_ms = 5_000;
+            findings(&s.verdict())
+        };
+        assert!(with_bound(late(1_500)).starts_with("(d) "), "it was released, and no fault has been");
+        let mut s = late(1_500);
+        s.fault(1, Class::Delay, "worker 9", "slow", (1, 2));
+        assert_eq!(with_bound(s), "");
+        let mut s = late(1_500);
+        s.asked(3 << 32, 12, "a");
+        s.fault(1, Class::KillWorker, "worker 3", "SIGKILL", (13, 13));
+        assert_eq!(with_bound(s), "");
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Author {
         // Of a worker of its own: some abort.
         let op = self.count << 32;
         let waited = self.up_to(3 * TTL);
-        self.event(at.saturating_sub(waited), What::Asked { op, name: name.to_owned(), wanted });
+        self.event(at.saturating_sub(waited), What::Asked { op, name: name.to_owned(), wanted, ttl_ms: 0 });
         let known = at + self.up_to(5 * MS);
         let holder = format!("holder-{op}");
         self.event(known, What::Granted { op, token, holder, valid_until: at + TTL });
@@ -78,7 +78,7 @@ impl Author {
     fn attempt_in_vain(&mut self, name: &str, at: Nanos) {
         self.count += 1;
         let (op, later) = (self.count << 32, at + self.up_to(TTL));
-        self.event(at, What::Asked { op, name: name.to_owned(), wanted: Wanted::Exclusive });
+        self.event(at, What::Asked { op, name: name.to_owned(), wanted: Wanted::Exclusive, ttl_ms: 0 });
         match self.rng.u8(0..4) {
             0 => self.event(later, What::Refused { op, kind: "busy".to_owned(), said: String::new() }),
             1 => self.event(later, What::Refused { op, kind: "unavailable".to_owned(), said: String::new() }),

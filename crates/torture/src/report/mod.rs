@@ -1,10 +1,12 @@
 //! The report: tables of what was run and found, and plots. Text and links around them are written by hand.
 
 mod handovers;
+mod soak;
 mod svg;
 mod timeline;
 
 pub(crate) use handovers::handovers;
+pub(crate) use soak::{Soak, soak, soaks};
 pub(crate) use timeline::timeline;
 
 use crate::check::{Counts, Finding, Property, of};

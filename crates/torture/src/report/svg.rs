@@ -90,6 +90,15 @@ impl Svg {
         );
     }
 
+    /// Short lines that stand on a height, as one path: there may be many.
+    pub(super) fn ticks(&mut self, places: &[f64], y: f64, height: f64, colour: &str) {
+        // Those on the same place are one.
+        let mut places: Vec<String> = places.iter().map(|x| format!("M{x:.0} {y:.1}v-{height}")).collect();
+        places.dedup();
+        let path = places.concat();
+        let _ = writeln!(self.0, "<path d=\"{path}\" stroke=\"{colour}\" stroke-opacity=\"0.6\"/>");
+    }
+
     pub(super) fn dot(&mut self, (x, y): (f64, f64), colour: &str) {
         let _ = writeln!(self.0, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"{colour}\"/>");
     }

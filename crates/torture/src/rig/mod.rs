@@ -1,13 +1,16 @@
 //! The stores under test: real servers, and what can be done to them.
 
+mod mesh;
 mod quorum;
 mod redis;
 mod sql;
 mod sqlite;
 
 use crate::history::Class;
+use crate::link::Link;
 use clap::ValueEnum;
 use fastrand::Rng;
+use std::process::Command;
 use std::time::Duration;
 
 /// A password for stores that have one. The checkers look for it in everything that a run has written.
@@ -72,24 +75,30 @@ impl Mode {
     }
 
     pub(crate) fn traits(self) -> Traits {
+        // `Partition` is of links to workers, and between servers; `Disk` of one server's disk.
         use Class::{Admin, Clock, Disk, KillNode, Partition, PauseLeader, PauseNode, WipeNode};
         let (classes, excuses): (&[Class], &[Class]) = match self {
             Self::Sqlite => (&[Disk], &[]),
             Self::Redis1 => (&[PauseNode, KillNode, WipeNode, Clock], &[WipeNode, Clock]),
-            // Replication is asynchronous: the replica may not know of the last grants.
+            // Replication is asynchronous: the replica may not know of the last grants. A cut between the two alone costs
+            // nothing: no other server takes over meanwhile.
             Self::RedisPair => (&[PauseNode, KillNode], &[KillNode]),
             // A grant or renewal that the replica does not have is not believed.
             Self::RedisPairWait => (&[PauseNode, KillNode], &[]),
-            Self::RedisCluster => (&[PauseNode, PauseLeader, KillNode], &[KillNode, PauseNode, PauseLeader]),
-            Self::Redlock5 => (&[PauseNode, KillNode, WipeNode, Clock], &[WipeNode, Clock]),
+            // A primary that is away from the others is replaced by a replica without its last grants.
+            Self::RedisCluster => {
+                (&[PauseNode, PauseLeader, KillNode, Partition], &[KillNode, PauseNode, PauseLeader, Partition])
+            }
+            // A node whose log was torn has forgotten what it promised.
+            Self::Redlock5 => (&[PauseNode, KillNode, WipeNode, Clock, Disk], &[WipeNode, Clock, Disk]),
             Self::Postgres | Self::Mariadb => (&[PauseNode, KillNode, Clock], &[Clock]),
             Self::PostgresPair => (&[PauseNode, KillNode], &[KillNode]),
             Self::Etcd3 | Self::Consul3 => (&[PauseNode, PauseLeader, KillNode], &[]),
-            Self::Zookeeper3 => (&[PauseNode, PauseLeader, KillNode, WipeNode], &[]),
+            // A server with a torn log learns the rest from the leader before it serves.
+            Self::Zookeeper3 => (&[PauseNode, PauseLeader, KillNode, WipeNode, Disk], &[]),
         };
         // A worker of the Cluster follows the servers' own addresses, so nothing stands between them.
         let links: &[Class] = if matches!(self, Self::Sqlite | Self::RedisCluster) { &[] } else { &OF_LINKS };
-        debug_assert!(!excuses.contains(&Partition), "a cut alone never costs exclusion");
         let seconds = Duration::from_secs;
         let (ttl, bound) = match self {
             Self::Etcd3 => (seconds(2), seconds(5)),
@@ -162,23 +171,78 @@ pub(crate) trait Rig: Send {
     /// Sets the wall clock of a node off by so many seconds.
     fn step_clock(&mut self, _node: usize, _seconds: i64) {}
 
-    /// Leaves no room on the disk.
-    fn fill_disk(&mut self) {}
+    /// Cuts a node off from the other servers, or from one of them: what exactly, and the links that are cut.
+    fn part(&mut self, _node: usize, _rng: &mut Rng) -> Option<(String, Vec<Link>)> {
+        None
+    }
+
+    /// Leaves no room on the disk; `false` when it has none of its own.
+    fn fill_disk(&mut self) -> bool {
+        false
+    }
     /// Makes room again.
     fn clear_disk(&mut self) {}
+    /// Lets all writes to the disk wait; `false` when it cannot freeze.
+    fn freeze_disk(&mut self) -> bool {
+        false
+    }
+    /// Lets them go on.
+    fn thaw_disk(&mut self) {}
+    /// Tears the last record of a killed node's log.
+    fn tear_log(&mut self, _node: usize) {}
 
-    /// An operator's mistake that this store knows, in a few words; `None` when it knows none.
-    fn mistake(&mut self, _rng: &mut Rng) -> Option<String> {
+    /// An operator's mistake that this store knows; `None` when it knows none.
+    fn mistake(&mut self, _rng: &mut Rng) -> Option<Mistake> {
         None
+    }
+
+    /// Replaces a node by a new one without data, as operators do; `false` when this store's servers cannot leave.
+    fn replace(&mut self, _node: usize) -> bool {
+        false
+    }
+
+    /// The processes of all servers; 0 for those that were killed.
+    fn pids(&self) -> Vec<i32> {
+        Vec::new()
+    }
+
+    /// Commands that each print a number: together, how many entries the store has.
+    fn entries(&self) -> Vec<Command> {
+        Vec::new()
     }
 
     /// The versions of its servers.
     fn versions(&self) -> Vec<String>;
 }
 
+/// A program that is ended when it does not get an answer.
+fn within_seconds(program: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["5", program]);
+    command
+}
+
+/// What an operator did to a store.
+pub(crate) struct Mistake {
+    /// In a few words.
+    pub(crate) words: String,
+    /// Whether locks may be gone with it; otherwise only connections are.
+    pub(crate) takes_locks: bool,
+}
+
+impl Mistake {
+    fn of_clients(words: impl Into<String>) -> Option<Self> {
+        Some(Self { words: words.into(), takes_locks: false })
+    }
+
+    fn of_locks(words: impl Into<String>) -> Option<Self> {
+        Some(Self { words: words.into(), takes_locks: true })
+    }
+}
+
 /// The first line that a program prints about its version.
 fn version_of(program: &str, argument: &str) -> String {
-    let asked = std::process::Command::new(program).arg(argument).output();
+    let asked = Command::new(program).arg(argument).output();
     let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     said.lines().next().unwrap_or_default().to_owned()
 }

@@ -1,7 +1,8 @@
 //! etcd, ZooKeeper and Consul, three servers each.
 
-use super::{Rig, version_of};
+use super::{Mistake, Rig, version_of, within_seconds};
 use fastrand::Rng;
+use std::process::Command;
 use testkit::{ConsulCluster, ConsulServer, EtcdCluster, EtcdServer, Signal, ZooKeeperEnsemble, ZooKeeperServer};
 
 fn hosts(ports: &[u16]) -> String {
@@ -40,13 +41,22 @@ impl Rig for Etcd {
     fn leader(&self) -> Option<usize> {
         Some(self.0.leader())
     }
-    fn mistake(&mut self, rng: &mut Rng) -> Option<String> {
+    fn pids(&self) -> Vec<i32> {
+        self.0.members.iter().map(EtcdServer::pid).collect()
+    }
+    fn mistake(&mut self, rng: &mut Rng) -> Option<Mistake> {
         let listed = self.0.ctl(&["lease", "list"]);
         let leases: Vec<&str> = listed.lines().skip(1).collect();
         let lease = rng.choice(leases)?;
         // It may have ended meanwhile.
         let _ = self.0.etcdctl().args(["lease", "revoke", lease]).output();
-        Some("lease revoke".into())
+        Mistake::of_locks("lease revoke")
+    }
+    fn entries(&self) -> Vec<Command> {
+        let mut command = within_seconds("etcdctl");
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &hosts(&self.ports())]);
+        command.args(["get", "", "--prefix", "--count-only", "--write-out=fields"]);
+        vec![command]
     }
     fn versions(&self) -> Vec<String> {
         vec![version_of("etcd", "--version")]
@@ -90,6 +100,19 @@ impl Rig for ZooKeeper {
     fn leader(&self) -> Option<usize> {
         Some(self.ensemble.leader())
     }
+    fn entries(&self) -> Vec<Command> {
+        let mut command = within_seconds("bash");
+        let port = self.ensemble.servers[0].port();
+        let ask = "exec 3<>/dev/tcp/127.0.0.1";
+        command.args(["-c", &format!("{ask}/{port} && printf mntr >&3 && grep zk_znode_count <&3")]);
+        vec![command]
+    }
+    fn tear_log(&mut self, node: usize) {
+        self.ensemble.servers[node].truncate();
+    }
+    fn pids(&self) -> Vec<i32> {
+        self.ensemble.servers.iter().map(ZooKeeperServer::pid).collect()
+    }
     fn versions(&self) -> Vec<String> {
         let said = self.ensemble.servers[0].ask("srvr");
         said.lines().take(1).map(str::to_owned).collect()
@@ -127,9 +150,23 @@ impl Rig for Consul {
     fn leader(&self) -> Option<usize> {
         Some(self.0.leader(None))
     }
-    fn mistake(&mut self, _: &mut Rng) -> Option<String> {
+    fn mistake(&mut self, _: &mut Rng) -> Option<Mistake> {
         self.0.members[0].destroy_sessions();
-        Some("all sessions destroyed".into())
+        Mistake::of_locks("all sessions destroyed")
+    }
+    fn pids(&self) -> Vec<i32> {
+        self.0.members.iter().map(ConsulServer::pid).collect()
+    }
+    fn entries(&self) -> Vec<Command> {
+        let port = self.0.members[0].port();
+        let count = |path: &str, mark: &str| {
+            let mut command = within_seconds("bash");
+            let ask = format!("curl -sf 'http://127.0.0.1:{port}/v1/{path}' | grep -o '{mark}' | wc -l");
+            command.args(["-c", &format!("set -o pipefail; {ask}")]);
+            command
+        };
+        // Keys are a list of texts; sessions have an id each.
+        vec![count("kv/?keys", ","), count("session/list", "\"ID\"")]
     }
     fn versions(&self) -> Vec<String> {
         let said = self.0.members[0].cli(&["version"]).stdout;

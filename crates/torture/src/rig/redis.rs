@@ -1,7 +1,10 @@
 //! Redis: one server, a pair, a Cluster, Redlock's five.
 
-use super::{Rig, SECRET, version_of};
+use super::mesh::Mesh;
+use super::{Mistake, Rig, SECRET, version_of, within_seconds};
+use crate::link::Link;
 use fastrand::Rng;
+use std::process::Command;
 use testkit::{RedisCluster, RedisServer};
 
 /// Every write is on disk before it is answered, so that a restart forgets nothing.
@@ -16,7 +19,7 @@ fn versions() -> Vec<String> {
 }
 
 /// What operators do to a server by mistake. A server that is down does nothing.
-fn mistake(server: &RedisServer, rng: &mut Rng) -> String {
+fn mistake(server: &RedisServer, rng: &mut Rng) -> Mistake {
     let commands: &[&[&str]] = &[
         &["SCRIPT", "FLUSH"],
         &["CLIENT", "KILL", "TYPE", "normal"],
@@ -26,7 +29,17 @@ fn mistake(server: &RedisServer, rng: &mut Rng) -> String {
     ];
     let command = commands[rng.usize(..commands.len())];
     let _ = server.cli(command);
-    command.join(" ")
+    Mistake { words: command.join(" "), takes_locks: command[0] == "FLUSHALL" }
+}
+
+/// How many keys a server has.
+fn keys(port: u16, password: &str) -> Command {
+    let mut command = within_seconds("redis-cli");
+    if !password.is_empty() {
+        command.env("REDISCLI_AUTH", password);
+    }
+    command.args(["-p", &port.to_string(), "DBSIZE"]);
+    command
 }
 
 /// One server.
@@ -63,8 +76,14 @@ impl Rig for Single {
     fn step_clock(&mut self, _: usize, seconds: i64) {
         self.0.step_clock(seconds);
     }
-    fn mistake(&mut self, rng: &mut Rng) -> Option<String> {
+    fn mistake(&mut self, rng: &mut Rng) -> Option<Mistake> {
         Some(mistake(&self.0, rng))
+    }
+    fn pids(&self) -> Vec<i32> {
+        vec![self.0.pid()]
+    }
+    fn entries(&self) -> Vec<Command> {
+        self.ports().into_iter().map(|port| keys(port, SECRET)).collect()
     }
     fn versions(&self) -> Vec<String> {
         versions()
@@ -106,9 +125,19 @@ impl Rig for Redlock {
     fn step_clock(&mut self, node: usize, seconds: i64) {
         self.0[node].step_clock(seconds);
     }
-    fn mistake(&mut self, rng: &mut Rng) -> Option<String> {
+    fn tear_log(&mut self, node: usize) {
+        self.0[node].truncate();
+    }
+    fn mistake(&mut self, rng: &mut Rng) -> Option<Mistake> {
         let node = rng.usize(..self.0.len());
-        Some(format!("{} on node {node}", mistake(&self.0[node], rng)))
+        let Mistake { words, takes_locks } = mistake(&self.0[node], rng);
+        Some(Mistake { words: format!("{words} on node {node}"), takes_locks })
+    }
+    fn pids(&self) -> Vec<i32> {
+        self.0.iter().map(RedisServer::pid).collect()
+    }
+    fn entries(&self) -> Vec<Command> {
+        self.ports().into_iter().map(|port| keys(port, SECRET)).collect()
     }
     fn versions(&self) -> Vec<String> {
         versions()
@@ -121,6 +150,8 @@ const BEHIND: std::time::Duration = std::time::Duration::from_millis(200);
 /// A primary and a replica that takes its place when it is killed.
 pub(super) struct Pair {
     servers: [RedisServer; 2],
+    /// The replica's way to the primary.
+    way: Link,
     primary: usize,
     /// What follows the address in the URL.
     options: &'static str,
@@ -130,7 +161,8 @@ impl Pair {
     pub(super) fn new(options: &'static str) -> Self {
         let quickly = ["--repl-diskless-sync-delay", "0"];
         let servers = [RedisServer::with(&quickly), RedisServer::with(&quickly)];
-        let pair = Self { servers, primary: 0, options };
+        let way = Link::new(servers[0].port()).expect("a loopback port");
+        let pair = Self { servers, way, primary: 0, options };
         pair.follow();
         pair
     }
@@ -138,7 +170,8 @@ impl Pair {
     /// Makes the other one a replica again.
     fn follow(&self) {
         let replica = &self.servers[1 - self.primary];
-        replica.cli(&["REPLICAOF", "127.0.0.1", &self.servers[self.primary].port().to_string()]);
+        self.way.retarget(self.servers[self.primary].port());
+        replica.cli(&["REPLICAOF", "127.0.0.1", &self.way.port().to_string()]);
         testkit::eventually(testkit::SOON, "the replica follows", || {
             replica.info("master_link_status").as_deref() == Some("up")
         });
@@ -171,17 +204,38 @@ impl Rig for Pair {
         self.servers[1 - self.primary].start();
         self.follow();
     }
+    fn part(&mut self, _: usize, rng: &mut Rng) -> Option<(String, Vec<Link>)> {
+        Some((format!("from the replica: {}", super::mesh::cut_pair(&self.way, rng)), vec![self.way.clone()]))
+    }
+    fn pids(&self) -> Vec<i32> {
+        self.servers.iter().map(RedisServer::pid).collect()
+    }
+    fn entries(&self) -> Vec<Command> {
+        self.ports().into_iter().map(|port| keys(port, "")).collect()
+    }
     fn versions(&self) -> Vec<String> {
         versions()
     }
 }
 
-/// Three primaries with a replica each.
-pub(super) struct Cluster(RedisCluster);
+/// How far above its own port a node listens for the others.
+const BUS: u16 = 10_000;
+
+/// Three primaries with a replica each. Links stand before the buses; replicas read from their primaries without one.
+pub(super) struct Cluster(RedisCluster, Mesh, Vec<u16>);
 
 impl Cluster {
     pub(super) fn new() -> Self {
-        Self(RedisCluster::new(1))
+        let (cluster, mut mesh) = (RedisCluster::new(1), Mesh::default());
+        let told = cluster.nodes.iter().map(|node| mesh.add([node.port() + BUS])[0]).collect();
+        let cluster = Self(cluster, mesh, told);
+        (0..cluster.2.len()).for_each(|node| cluster.tell(node));
+        cluster
+    }
+
+    /// A node tells the others where its bus is: at the link before it.
+    fn tell(&self, node: usize) {
+        self.0.nodes[node].cli(&["CONFIG", "SET", "cluster-announce-bus-port", &self.2[node].to_string()]);
     }
 
     fn nodes(&mut self) -> &mut [RedisServer] {
@@ -210,9 +264,19 @@ impl Rig for Cluster {
     }
     fn start(&mut self, node: usize) {
         self.nodes()[node].start();
+        self.tell(node);
+    }
+    fn part(&mut self, node: usize, rng: &mut Rng) -> Option<(String, Vec<Link>)> {
+        Some(self.1.cut(node, &self.pids(), rng))
+    }
+    fn pids(&self) -> Vec<i32> {
+        self.0.nodes.iter().map(RedisServer::pid).collect()
     }
     fn leader(&self) -> Option<usize> {
         self.0.nodes.iter().position(|node| node.info("role").as_deref() == Some("master"))
+    }
+    fn entries(&self) -> Vec<Command> {
+        self.ports().into_iter().map(|port| keys(port, "")).collect()
     }
     fn versions(&self) -> Vec<String> {
         versions()

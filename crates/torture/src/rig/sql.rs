@@ -1,7 +1,10 @@
 //! PostgreSQL and MariaDB.
 
-use super::{Rig, version_of};
+use super::mesh::cut_pair;
+use super::{Mistake, Rig, version_of, within_seconds};
+use crate::link::Link;
 use fastrand::Rng;
+use std::process::Command;
 use testkit::{MysqlServer, PostgresServer};
 
 /// One PostgreSQL server.
@@ -15,6 +18,18 @@ impl Postgres {
 
 fn postgres_url(port: u16) -> String {
     format!("postgres://postgres@127.0.0.1:{port}/postgres")
+}
+
+/// All rows of tables whose names begin so.
+fn rows(tables: &str) -> String {
+    let count = |table: &str| format!("(SELECT count(*) FROM {tables}{table})");
+    format!("SELECT {}", ["lock", "claim", "register"].map(count).join(" + "))
+}
+
+fn postgres_rows(port: u16) -> Vec<Command> {
+    let mut command = within_seconds("psql");
+    command.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", "postgres", "-qXAt", "-c", &rows("lockkeeper.")]);
+    vec![command]
 }
 
 fn postgres_version(server: &PostgresServer) -> Vec<String> {
@@ -43,9 +58,15 @@ impl Rig for Postgres {
     fn step_clock(&mut self, _: usize, seconds: i64) {
         self.0.step_clock(seconds);
     }
-    fn mistake(&mut self, _: &mut Rng) -> Option<String> {
+    fn mistake(&mut self, _: &mut Rng) -> Option<Mistake> {
         self.0.cut();
-        Some("pg_terminate_backend".into())
+        Mistake::of_clients("pg_terminate_backend")
+    }
+    fn pids(&self) -> Vec<i32> {
+        vec![self.0.pid()]
+    }
+    fn entries(&self) -> Vec<Command> {
+        postgres_rows(self.0.port())
     }
     fn versions(&self) -> Vec<String> {
         postgres_version(&self.0)
@@ -56,13 +77,16 @@ impl Rig for Postgres {
 pub(super) struct Pair {
     primary: PostgresServer,
     standby: Option<PostgresServer>,
+    /// The standby's way to the primary.
+    way: Link,
 }
 
 impl Pair {
     pub(super) fn new() -> Self {
         let primary = PostgresServer::new();
-        let standby = Some(PostgresServer::standby_of(&primary));
-        Self { primary, standby }
+        let way = Link::new(primary.port()).expect("a loopback port");
+        let standby = Some(PostgresServer::standby_through(&primary, way.port()));
+        Self { primary, standby, way }
     }
 }
 
@@ -90,7 +114,17 @@ impl Rig for Pair {
     }
     /// A new standby in place of the dead primary.
     fn start(&mut self, _: usize) {
-        self.standby = Some(PostgresServer::standby_of(&self.primary));
+        self.way.retarget(self.primary.port());
+        self.standby = Some(PostgresServer::standby_through(&self.primary, self.way.port()));
+    }
+    fn part(&mut self, _: usize, rng: &mut Rng) -> Option<(String, Vec<Link>)> {
+        Some((format!("from the standby: {}", cut_pair(&self.way, rng)), vec![self.way.clone()]))
+    }
+    fn pids(&self) -> Vec<i32> {
+        [Some(&self.primary), self.standby.as_ref()].into_iter().flatten().map(PostgresServer::pid).collect()
+    }
+    fn entries(&self) -> Vec<Command> {
+        postgres_rows(self.primary.port())
     }
     fn versions(&self) -> Vec<String> {
         postgres_version(&self.primary)
@@ -128,14 +162,23 @@ impl Rig for Mariadb {
     fn step_clock(&mut self, _: usize, seconds: i64) {
         self.0.step_clock(seconds);
     }
-    fn mistake(&mut self, _: &mut Rng) -> Option<String> {
+    fn pids(&self) -> Vec<i32> {
+        vec![self.0.pid()]
+    }
+    fn mistake(&mut self, _: &mut Rng) -> Option<Mistake> {
         let ids =
             self.0.sql("SELECT id FROM information_schema.processlist WHERE db = 'test' AND id <> connection_id()");
         for id in ids.lines() {
             // It may have ended by itself meanwhile.
             let _ = self.0.try_sql(&format!("KILL {id}"));
         }
-        Some("KILL of all connections".into())
+        Mistake::of_clients("KILL of all connections")
+    }
+    fn entries(&self) -> Vec<Command> {
+        let mut command = within_seconds("mariadb");
+        command.args(["--no-defaults", "-h", "127.0.0.1", "-P", &self.0.port().to_string(), "-u", "root"]);
+        command.args(["test", "-N", "-e", &rows("lockkeeper_")]);
+        vec![command]
     }
     fn versions(&self) -> Vec<String> {
         vec![version_of("mariadbd", "--version")]

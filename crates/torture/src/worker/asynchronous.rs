@@ -22,10 +22,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) async fn work(worker: &Arc<Worker>) -> Outcome {
     let keeper = connect(worker).await?;
     worker.uses()?;
+    let registers = Client::connect(&worker.spec.socket)?;
     let tasks: Vec<_> = (0..worker.spec.tasks)
         .map(|task| {
-            let (worker, keeper) = (worker.clone(), keeper.clone());
-            tokio::spawn(async move { turns(&worker, &keeper, task).await })
+            let (worker, keeper, registers) = (worker.clone(), keeper.clone(), registers.clone());
+            tokio::spawn(async move { turns(&worker, &keeper, &registers, task).await })
         })
         .collect();
     for task in tasks {
@@ -50,18 +51,17 @@ pub(super) async fn connect(worker: &Worker) -> Result<Keeper> {
     }
 }
 
-async fn turns(worker: &Worker, keeper: &Keeper, task: u32) -> io::Result<()> {
+async fn turns(worker: &Worker, keeper: &Keeper, registers: &Client, task: u32) -> io::Result<()> {
     let mut rng = worker.rng(task);
-    let mut registers = Client::connect(&worker.spec.socket)?;
     let (shared, permits) = (keeper.info().shared, keeper.info().permits);
     while worker.goes_on() {
         if worker.spec.kind == Kind::Recipe && rng.u32(..3) > 0 {
-            recipes::turn(worker, keeper, &mut registers, &mut rng).await?;
+            recipes::turn(worker, keeper, registers, &mut rng, task).await?;
             continue;
         }
-        let (name, wanted) = worker.pick(&mut rng, shared, permits);
-        turn(worker, keeper, &mut registers, &mut rng, &name, wanted).await?;
-        if task == 0 && rng.u32(..200) == 0 {
+        let (name, wanted) = worker.pick(&mut rng, task, shared, permits);
+        turn(worker, keeper, registers, &mut rng, &name, wanted).await?;
+        if worker.says_what_it_uses(&mut rng, task) {
             worker.uses()?;
         }
     }
@@ -71,14 +71,14 @@ async fn turns(worker: &Worker, keeper: &Keeper, task: u32) -> io::Result<()> {
 async fn turn(
     worker: &Worker,
     keeper: &Keeper,
-    registers: &mut Client,
+    registers: &Client,
     rng: &mut Rng,
     name: &str,
     wanted: Wanted,
 ) -> io::Result<()> {
-    let op = worker.next_op();
-    worker.log(What::Asked { op, name: name.into(), wanted })?;
-    let lock = worker.lock(keeper, name, wanted);
+    let (op, ttl) = (worker.next_op(), worker.ttl(rng));
+    worker.asked(op, name, wanted, ttl)?;
+    let lock = worker.lock(keeper, name, wanted, ttl);
     let polls = (worker.spec.chaos && rng.u32(..40) == 0).then(|| rng.u32(..6));
     let Some(answer) = polled(lock.acquire(), polls).await else {
         worker.log(What::Chaos { kind: "a call dropped half-way".into() })?;
@@ -97,7 +97,7 @@ async fn turn(
 async fn hold(
     worker: &Worker,
     keeper: &Keeper,
-    registers: &mut Client,
+    registers: &Client,
     rng: &mut Rng,
     op: Op,
     guard: Guard,

@@ -1,7 +1,7 @@
 //! Threads that use the blocking face.
 
-use super::Worker;
 use super::section::{Plan, section};
+use super::{Sections, Worker};
 use crate::history::{Ending, Wanted, What};
 use crate::register::{Client, Shown};
 use lockkeeper::blocking::Keeper;
@@ -20,9 +20,10 @@ pub(super) fn work(worker: &Arc<Worker>) -> Result<(), Box<dyn std::error::Error
         }
     };
     worker.uses()?;
+    let registers = Client::connect(&worker.spec.socket)?;
     let start = |task| {
-        let (worker, keeper) = (worker.clone(), keeper.clone());
-        thread::spawn(move || turns(&worker, &keeper, task))
+        let (worker, keeper, registers) = (worker.clone(), keeper.clone(), registers.clone());
+        thread::spawn(move || turns(&worker, &keeper, &registers, task))
     };
     let threads: Vec<_> = (0..worker.spec.tasks).map(start).collect();
     for thread in threads {
@@ -34,16 +35,15 @@ pub(super) fn work(worker: &Arc<Worker>) -> Result<(), Box<dyn std::error::Error
     Ok(worker.uses()?)
 }
 
-fn turns(worker: &Worker, keeper: &Keeper, task: u32) -> io::Result<()> {
+fn turns(worker: &Worker, keeper: &Keeper, registers: &Client, task: u32) -> io::Result<()> {
     let mut rng = worker.rng(task);
-    let mut registers = Client::connect(&worker.spec.socket)?;
     // For the time inside sections only: no call of the library runs in it.
     let clock = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     while worker.goes_on() {
-        let (name, wanted) = worker.pick(&mut rng, keeper.info().shared, keeper.info().permits);
-        let op = worker.next_op();
-        worker.log(What::Asked { op, name: name.clone(), wanted })?;
-        let lock = keeper.lock(&name).ttl(worker.spec.ttl).wait(worker.wait()).max_hold(worker.max_hold());
+        let (name, wanted) = worker.pick(&mut rng, task, keeper.info().shared, keeper.info().permits);
+        let (op, ttl) = (worker.next_op(), worker.ttl(&mut rng));
+        worker.asked(op, &name, wanted, ttl)?;
+        let lock = keeper.lock(&name).ttl(ttl).wait(worker.wait()).max_hold(worker.max_hold());
         let lock = match wanted {
             Wanted::Exclusive => lock,
             Wanted::Shared => lock.shared(),
@@ -62,13 +62,16 @@ fn turns(worker: &Worker, keeper: &Keeper, task: u32) -> io::Result<()> {
         let plan = Plan::draw(&mut rng, &worker.spec, worker.spec.chaos);
         let token = guard.token().get();
         let shown = (wanted == Wanted::Exclusive).then_some(Shown { op, name, token, holder });
-        clock.block_on(section(worker, &mut registers, guard.lease(), op, shown.as_ref(), plan))?;
+        clock.block_on(section(worker, registers, guard.lease(), op, shown.as_ref(), plan))?;
         worker.log(What::Ending { op, how: plan.ending })?;
         match plan.ending {
             Ending::Release => worker.ended(op, &guard.release())?,
             Ending::Drop => drop(guard),
             Ending::Forget => std::mem::forget(guard),
             Ending::Abort => std::process::abort(),
+        }
+        if worker.spec.sections == Sections::Soak && worker.says_what_it_uses(&mut rng, task) {
+            worker.uses()?;
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! `lockkeeper run`, whose command is this program again.
 
-use super::{Spec, Subject, Worker};
+use super::{Sections, Spec, Subject, Worker};
 use crate::history::{Ending, Event, Log, Op, Wanted, What, now};
 use crate::register::{Client, Shown};
 use std::io;
@@ -15,8 +15,12 @@ pub(super) fn work(worker: &Worker) -> Outcome {
     while worker.goes_on() {
         let name = rng.choice(&worker.spec.names).cloned().unwrap_or_default();
         let op = worker.next_op();
-        worker.log(What::Asked { op, name: name.clone(), wanted: Wanted::Exclusive })?;
-        let code = run(&worker.spec, op, &name, Duration::from_micros(rng.u64(..100_000)))?;
+        worker.asked(op, &name, Wanted::Exclusive, worker.spec.ttl)?;
+        let pause = match worker.spec.sections {
+            Sections::Long => worker.spec.ttl.mul_f64(rng.f64() * 3.0),
+            _ => Duration::from_micros(rng.u64(..100_000)),
+        };
+        let code = run(&worker.spec, op, &name, pause)?;
         match code {
             Some(0) => worker.log(What::Ended { op, outcome: "released".into() })?,
             Some(75) => worker.log(What::Refused { op, kind: "busy".into(), said: "exit code 75".into() })?,
@@ -92,7 +96,7 @@ pub(crate) fn section(args: &SectionArgs) -> Outcome {
     let (token, holder) = (variable("LOCKKEEPER_TOKEN").parse().unwrap_or(0), variable("LOCKKEEPER_HOLDER"));
     says(What::Granted { op, token, holder: holder.clone(), valid_until: now() })?;
     let shown = Shown { op, name: args.name.clone(), token, holder };
-    let mut registers = Client::connect(&args.socket)?;
+    let registers = Client::connect(&args.socket)?;
     if token == 0 || registers.enter(&shown)? {
         let versions = registers.read(&shown)?;
         let end = Instant::now() + Duration::from_micros(args.pause_us);

@@ -18,12 +18,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-
-/// A guard that is forgotten or hung keeps its lock for so many TTLs.
-pub(crate) const MAX_HOLD: u32 = 6;
+use tokio::runtime::Handle;
 
 /// Which face of the product a worker uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
     Async,
@@ -44,12 +42,23 @@ pub(crate) enum Sections {
     Long,
     /// Nearly all the time is spent between reading and writing the store's own register.
     Registers,
+    /// All last for tens of seconds, and each task has a name that is mostly its own: very many locks are held at once.
+    Soak,
+}
+
+impl Sections {
+    /// A guard that is forgotten or hung keeps its lock for so many TTLs. Sections of a soak are shorter than that, too.
+    pub(crate) fn max_hold(self) -> u32 {
+        if self == Self::Soak { 3 } else { 6 }
+    }
 }
 
 /// What a worker is told, on its standard input: the URL has a password.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) worker: u32,
+    /// The place of this worker; a process that follows a dead one has the same.
+    pub(crate) slot: usize,
     pub(crate) kind: Kind,
     pub(crate) url: String,
     /// Where the nodes are, for clients without URLs.
@@ -64,6 +73,8 @@ pub(crate) struct Spec {
     /// Names of Exclusive locks.
     pub(crate) names: Vec<String>,
     pub(crate) ttl: Duration,
+    /// Sections draw their TTL among these multiples of it.
+    pub(crate) ttls: Vec<u32>,
     pub(crate) seed: u64,
     /// How many tasks or threads.
     pub(crate) tasks: u32,
@@ -125,18 +136,58 @@ impl Worker {
         !self.spec.stop.exists()
     }
 
+    /// Whether a task says now what the process uses: the first one, now and then; in a soak after each of its sections.
+    fn says_what_it_uses(&self, rng: &mut Rng, task: u32) -> bool {
+        task == 0 && (self.spec.sections == Sections::Soak || rng.u32(..200) == 0)
+    }
+
     fn rng(&self, task: u32) -> Rng {
         Rng::with_seed(self.spec.seed ^ (u64::from(self.spec.worker) << 40) ^ (u64::from(task) << 20))
     }
 
     /// A name and a way to ask for it that the store knows.
-    fn pick(&self, rng: &mut Rng, shared: bool, permits: bool) -> (String, Wanted) {
+    fn pick(&self, rng: &mut Rng, task: u32, shared: bool, permits: bool) -> (String, Wanted) {
+        if self.spec.sections == Sections::Soak {
+            return self.pick_own(rng, task, shared, permits);
+        }
         match rng.u32(..100) {
             0..6 if shared => ("rw-0".into(), Wanted::Shared),
             6..8 if shared => ("rw-0".into(), Wanted::Exclusive),
             8..14 if permits => ("permits-0".into(), Wanted::Permit(2)),
-            _ => (rng.choice(&self.spec.names).cloned().unwrap_or_default(), Wanted::Exclusive),
+            _ => (self.any(rng), Wanted::Exclusive),
         }
+    }
+
+    /// The TTL of one section.
+    fn ttl(&self, rng: &mut Rng) -> Duration {
+        self.spec.ttl * rng.choice(&self.spec.ttls).copied().unwrap_or(1)
+    }
+
+    /// Before a call: a lock is asked for.
+    fn asked(&self, op: Op, name: &str, wanted: Wanted, ttl: Duration) -> io::Result<()> {
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(0);
+        self.log(What::Asked { op, name: name.into(), wanted, ttl_ms })
+    }
+
+    /// Mostly the task's own name, so that nearly all tasks hold one; sometimes one that another task may hold, so that
+    /// some wait.
+    fn pick_own(&self, rng: &mut Rng, task: u32, shared: bool, permits: bool) -> (String, Wanted) {
+        let own = self.own(task);
+        match rng.u32(..100) {
+            0..4 if shared => (format!("rw-{}", own % 64), Wanted::Shared),
+            4..7 if permits => (format!("permits-{}", own % 64), Wanted::Permit(64)),
+            7..17 => (self.any(rng), Wanted::Exclusive),
+            _ => (self.spec.names[own].clone(), Wanted::Exclusive),
+        }
+    }
+
+    /// Which name is a task's own.
+    fn own(&self, task: u32) -> usize {
+        (self.spec.slot * self.spec.tasks as usize + task as usize) % self.spec.names.len()
+    }
+
+    fn any(&self, rng: &mut Rng) -> String {
+        rng.choice(&self.spec.names).cloned().unwrap_or_default()
     }
 
     fn wait(&self) -> Duration {
@@ -144,11 +195,11 @@ impl Worker {
     }
 
     fn max_hold(&self) -> Duration {
-        self.spec.ttl * MAX_HOLD
+        self.spec.ttl * self.spec.sections.max_hold()
     }
 
-    fn lock(&self, keeper: &Keeper, name: &str, wanted: Wanted) -> Lock {
-        let lock = keeper.lock(name).ttl(self.spec.ttl).wait(self.wait()).max_hold(self.max_hold());
+    fn lock(&self, keeper: &Keeper, name: &str, wanted: Wanted, ttl: Duration) -> Lock {
+        let lock = keeper.lock(name).ttl(ttl).wait(self.wait()).max_hold(self.max_hold());
         match wanted {
             Wanted::Exclusive => lock,
             Wanted::Shared => lock.shared(),
@@ -187,6 +238,7 @@ impl Worker {
             fds: u32::try_from(fds).unwrap_or(u32::MAX),
             threads: u32::try_from(threads).unwrap_or(u32::MAX),
             rss_kb: field("VmRSS:").unwrap_or(0),
+            tasks: Handle::try_current().ok().map(|runtime| runtime.metrics().num_alive_tasks() as u64),
         })
     }
 }

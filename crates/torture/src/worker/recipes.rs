@@ -1,7 +1,7 @@
 //! What people build with locks: several at once, and leadership.
 
 use super::section::{Plan, section};
-use super::{Worker, believed};
+use super::{Sections, Worker, believed};
 use crate::history::{Ending, Wanted, What, now};
 use crate::register::{Client, Shown};
 use fastrand::Rng;
@@ -9,8 +9,33 @@ use lockkeeper::{Keeper, Pass};
 use std::io;
 use std::time::Duration;
 
-pub(super) async fn turn(worker: &Worker, keeper: &Keeper, registers: &mut Client, rng: &mut Rng) -> io::Result<()> {
-    if rng.bool() { all(worker, keeper, registers, rng).await } else { lead(worker, keeper, registers, rng).await }
+pub(super) async fn turn(
+    worker: &Worker,
+    keeper: &Keeper,
+    registers: &Client,
+    rng: &mut Rng,
+    task: u32,
+) -> io::Result<()> {
+    if rng.bool() {
+        let names = two(worker, rng, task);
+        all(worker, keeper, registers, rng, &names).await
+    } else {
+        // In a soak there is room for many leaders.
+        let soak = worker.spec.sections == Sections::Soak;
+        let name = format!("leader-{}", if soak { worker.own(task) / 2 } else { 0 });
+        lead(worker, keeper, registers, rng, &name).await
+    }
+}
+
+/// Two different names, if there are two.
+fn two(worker: &Worker, rng: &mut Rng, task: u32) -> Vec<String> {
+    let names = &worker.spec.names;
+    let soak = worker.spec.sections == Sections::Soak;
+    let first = if soak { worker.own(task) } else { rng.usize(..names.len()) };
+    let second = (first + rng.usize(..names.len().max(2) - 1) + 1) % names.len();
+    let mut two = vec![names[first].clone(), names[second].clone()];
+    two.dedup();
+    two
 }
 
 fn shown(op: u64, name: &str, pass: &Pass) -> Shown {
@@ -18,20 +43,21 @@ fn shown(op: u64, name: &str, pass: &Pass) -> Shown {
 }
 
 /// Two locks at once, one section under each.
-async fn all(worker: &Worker, keeper: &Keeper, registers: &mut Client, rng: &mut Rng) -> io::Result<()> {
-    let mut names = worker.spec.names.clone();
-    rng.shuffle(&mut names);
-    names.truncate(2);
+async fn all(worker: &Worker, keeper: &Keeper, registers: &Client, rng: &mut Rng, names: &[String]) -> io::Result<()> {
     let ops: Vec<_> = names.iter().map(|name| (worker.next_op(), name.clone())).collect();
     for (op, name) in &ops {
-        worker.log(What::Asked { op: *op, name: name.clone(), wanted: Wanted::Exclusive })?;
+        worker.asked(*op, name, Wanted::Exclusive, worker.spec.ttl)?;
     }
-    let lock = keeper.lock_all(&names).ttl(worker.spec.ttl).wait(worker.wait()).max_hold(worker.max_hold());
+    let lock = keeper.lock_all(names).ttl(worker.spec.ttl).wait(worker.wait()).max_hold(worker.max_hold());
     let guard = match lock.acquire().await {
         Ok(guard) => guard,
         Err(error) => return ops.iter().try_for_each(|(op, _)| worker.refused(*op, &error)),
     };
-    let plan = Plan { ending: Ending::Release, ..Plan::draw(rng, &worker.spec, false) };
+    let mut plan = Plan { ending: Ending::Release, ..Plan::draw(rng, &worker.spec, false) };
+    if worker.spec.sections == Sections::Soak {
+        // One section after the other, and both within `max_hold`.
+        plan.pause /= 2;
+    }
     for (op, name) in &ops {
         let Ok(pass) = guard.pass(name) else { continue };
         let Some(lease) = guard.leases().find(|lease| lease.name().as_bytes() == name.as_bytes()) else { continue };
@@ -46,9 +72,9 @@ async fn all(worker: &Worker, keeper: &Keeper, registers: &mut Client, rng: &mut
 }
 
 /// A term as leader.
-async fn lead(worker: &Worker, keeper: &Keeper, registers: &mut Client, rng: &mut Rng) -> io::Result<()> {
-    let (op, name) = (worker.next_op(), "leader-0");
-    worker.log(What::Asked { op, name: name.into(), wanted: Wanted::Exclusive })?;
+async fn lead(worker: &Worker, keeper: &Keeper, registers: &Client, rng: &mut Rng, name: &str) -> io::Result<()> {
+    let op = worker.next_op();
+    worker.asked(op, name, Wanted::Exclusive, worker.spec.ttl)?;
     let election = keeper.election(name).ttl(worker.spec.ttl).wait(worker.wait());
     let leadership = match election.campaign(format!("worker {}", worker.spec.worker)).await {
         Ok(leadership) => leadership,

@@ -25,18 +25,21 @@ impl Plan {
         let pause = match rng.u32(..1000) {
             _ if spec.sections == Sections::Long => ttl.mul_f64(rng.f64() * 1.5),
             _ if spec.sections == Sections::Registers => Duration::ZERO,
+            _ if spec.sections == Sections::Soak => ttl.mul_f64(1.0 + rng.f64()),
             0..960 => Duration::from_micros(rng.u64(..1_000)),
             960..995 => ttl.mul_f64(rng.f64() * 0.3),
             _ => ttl.mul_f64(rng.f64() * 2.0),
         };
+        // In a soak most processes are to grow old.
+        let aborts = chaos && (spec.sections != Sections::Soak || rng.u32(..50) == 0);
         let ending = match rng.u32(..1000) {
             0..150 => Ending::Drop,
             150..152 if chaos => Ending::Forget,
-            152..153 if chaos => Ending::Abort,
+            152..153 if aborts => Ending::Abort,
             _ => Ending::Release,
         };
         let register = match spec.sections {
-            Sections::Mixed => (rng.u32(..20) == 0).then(|| Duration::from_micros(rng.u64(..10_000))),
+            Sections::Mixed | Sections::Soak => (rng.u32(..20) == 0).then(|| Duration::from_micros(rng.u64(..10_000))),
             Sections::Long => rng.bool().then(|| ttl.mul_f64(rng.f64())),
             Sections::Registers => Some(ttl.mul_f64(rng.f64() * 1.5)),
         };
@@ -48,7 +51,7 @@ impl Plan {
 /// Whether the guard was held to the end.
 pub(super) async fn section(
     worker: &Worker,
-    registers: &mut Client,
+    registers: &Client,
     lease: &Lease,
     op: Op,
     shown: Option<&Shown>,
@@ -72,6 +75,10 @@ pub(super) async fn section(
             () = tokio::time::sleep(step) => {
                 left -= step;
                 kept(worker, lease, op)?;
+                // Sections are long: the end of the run does not wait for all of them.
+                if worker.spec.sections == Sections::Soak && !worker.goes_on() {
+                    left = Duration::ZERO;
+                }
             }
         }
     }
@@ -85,7 +92,7 @@ pub(super) async fn section(
 }
 
 /// The work of a section whose client has no token: no fence is asked, and no guard.
-pub(super) async fn work_without_a_token(registers: &mut Client, shown: &Shown, pause: Duration) -> io::Result<()> {
+pub(super) async fn work_without_a_token(registers: &Client, shown: &Shown, pause: Duration) -> io::Result<()> {
     let versions = registers.read(shown)?;
     tokio::time::sleep(pause).await;
     registers.write(shown, versions)?;

@@ -78,13 +78,13 @@ impl Peer {
 pub(super) fn work(worker: &Worker) -> Result<(), Box<dyn std::error::Error>> {
     let mut rng = worker.rng(0);
     let mut peer = Peer::start(&mut command(worker)?)?;
-    let mut registers = Client::connect(&worker.spec.socket)?;
+    let registers = Client::connect(&worker.spec.socket)?;
     let clock = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let (ttl, wait) = (worker.spec.ttl.as_millis(), worker.wait().as_millis());
     while worker.goes_on() {
         let name = rng.choice(&worker.spec.names).cloned().unwrap_or_default();
         let op = worker.next_op();
-        worker.log(What::Asked { op, name: name.clone(), wanted: Wanted::Exclusive })?;
+        worker.asked(op, &name, Wanted::Exclusive, worker.spec.ttl)?;
         let answer = peer.ask(&format!("lock {name} {ttl} {wait}"))?;
         if answer != "yes" {
             let kind = if answer == "no" { "busy" } else { "unavailable" };
@@ -97,7 +97,7 @@ pub(super) fn work(worker: &Worker) -> Result<(), Box<dyn std::error::Error>> {
         worker.log(What::Granted { op, token: 0, holder: String::new(), valid_until })?;
         let plan = Plan::draw(&mut rng, &worker.spec, false);
         let shown = Shown { op, name, token: 0, holder: String::new() };
-        clock.block_on(work_without_a_token(&mut registers, &shown, plan.pause))?;
+        clock.block_on(work_without_a_token(&registers, &shown, plan.pause))?;
         worker.log(What::Ending { op, how: Ending::Release })?;
         let outcome = if peer.ask("unlock")? == "yes" { "released" } else { "not held" };
         worker.log(What::Ended { op, outcome: outcome.into() })?;
