@@ -79,7 +79,7 @@ pub mod machine;
 #[cfg(not(feature = "internals"))]
 #[allow(unreachable_pub, dead_code, reason = "the models see it all, by the feature `internals`")]
 mod machine;
-mod metrics;
+pub mod metrics;
 mod mutant;
 pub mod name;
 pub mod optimistic;

@@ -1,11 +1,29 @@
-//! Counters and histograms through the `metrics` facade. Handles are made once per keeper, so a lock cycle formats no
-//! names. Install the exporter before connecting. Lock names are never labels: there may be millions.
+//! Counters and histograms through the `metrics` facade; `docs/operations.md` lists them. Install an exporter before the
+//! first keeper connects. Lock names are never labels: there may be millions.
+//!
+//! An exporter for Prometheus has to be told the buckets of the histograms. Without buckets it renders summaries, and
+//! `histogram_quantile` finds nothing:
+//!
+//! ```
+//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let ours = Matcher::Prefix("lockkeeper_".into());
+//! let recorder = PrometheusBuilder::new().set_buckets_for_metric(ours, &lockkeeper::metrics::BUCKETS)?;
+//! # drop(recorder);
+//! # Ok(())
+//! # }
+//! ```
 
 use crate::store::LossReason;
 use metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
+use std::sync::Once;
 use std::time::Duration;
+
+/// The upper bounds of the buckets of every histogram here, in seconds: from one answer of a near store to a wait of
+/// minutes. All histograms have names that end with `_seconds`.
+pub const BUCKETS: [f64; 10] = [0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 60.0, 300.0];
 
 /// Why guards end without a release. `Released` is not such a reason, and a forked child counts nothing.
 const LOSSES: [LossReason; 8] = [
@@ -25,7 +43,7 @@ const FENCES: [&str; 6] = ["in-process", "register", "postgres", "mysql", "sqlit
 /// How optimistic writes meet a conflict.
 const CONFLICTS: [&str; 2] = ["repeated", "given-up"];
 
-/// One keeper's handles; clones count the same. The names are listed in `docs/operations.md`.
+/// One keeper's handles, made once, so that a lock cycle formats no names; clones count the same.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     store: &'static str,
@@ -108,8 +126,12 @@ fn describe() {
     describe_counter!("lockkeeper_releases_total", "Releases that the store answered");
     describe_counter!("lockkeeper_release_retries_total", "Releases without an answer, each to be repeated");
     describe_gauge!("lockkeeper_waiters", "Claims of this process that wait in line now");
-    describe_counter!("lockkeeper_fence_rejections_total", "Stale passes that a fence refused, by fence");
+    describe_fences();
     describe_counter!("lockkeeper_conflicts_total", "Conflicts that optimistic writes met, by outcome");
+}
+
+fn describe_fences() {
+    describe_counter!("lockkeeper_fence_rejections_total", "Stale passes that a fence refused, by fence");
 }
 
 fn fence_rejections(fence: &'static str) -> Counter {
@@ -148,6 +170,15 @@ impl std::fmt::Debug for NodeMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("NodeMetrics")
     }
+}
+
+/// A fence is about to be used: its counter exists from here on, also in a process that has no keeper. Each use makes
+/// sure of it, because a flag per process would miss an exporter that is installed later, and the call costs little.
+pub(crate) fn fence_used(fence: &'static str) {
+    // Once: until it is scraped for the first time, an exporter may keep every text that it is told.
+    static DESCRIBED: Once = Once::new();
+    DESCRIBED.call_once(describe_fences);
+    fence_rejections(fence).increment(0);
 }
 
 /// A fence refused a stale pass.

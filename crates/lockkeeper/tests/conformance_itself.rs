@@ -109,4 +109,8 @@ impl Store for Front {
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.back.break_lock(name, token).await
     }
+
+    async fn checks(&self, ttl: std::time::Duration) -> Vec<lockkeeper::store::Check> {
+        self.back.checks(ttl).await
+    }
 }

@@ -17,6 +17,7 @@ mod ports;
 mod postgres;
 mod postgres_groups;
 mod process;
+mod prometheus;
 mod proxy;
 mod pty;
 mod redis;
@@ -40,6 +41,7 @@ pub use ports::{free_port, listens};
 pub use postgres::PostgresServer;
 pub use postgres_groups::{PgBouncer, PgPair};
 pub use process::{Ended, Proc};
+pub use prometheus::{Prometheus, promtool};
 pub use proxy::Proxy;
 pub use pty::Pty;
 pub use redis::{RedisServer, shared};
@@ -78,7 +80,7 @@ pub fn found<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>
 }
 
 /// Where our scripts keep what they have made for the tests.
-pub(crate) fn cached(path: &str) -> PathBuf {
+pub fn cached(path: &str) -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").filter(|cache| !cache.is_empty()).map(PathBuf::from);
     let home = || Path::new(&std::env::var_os("HOME").expect("HOME or XDG_CACHE_HOME is set")).join(".cache");
     cache.unwrap_or_else(home).join("lockkeeper").join(path)

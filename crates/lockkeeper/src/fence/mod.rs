@@ -91,7 +91,9 @@ impl<T> Fence<T> {
     /// # Errors
     /// `InvalidName` when the name is empty or too long.
     pub fn new(name: impl AsRef<[u8]>, value: T) -> Result<Self> {
-        Ok(Self { name: LockName::new(name)?, inner: Mutex::new((Marks::default(), value)) })
+        let name = LockName::new(name)?;
+        metrics::fence_used("in-process");
+        Ok(Self { name, inner: Mutex::new((Marks::default(), value)) })
     }
 
     /// Raises the fence to `pass` and works on the value, in one step.

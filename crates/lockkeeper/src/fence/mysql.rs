@@ -84,6 +84,7 @@ pub async fn enter(
     pass: &Pass,
 ) -> Result<(), FenceError<mysql_async::Error>> {
     use mysql_async::prelude::Queryable;
+    crate::metrics::fence_used("mysql");
     let parameters = (resource, pass.number(), pass.holder_hex(), pass.store_name());
     transaction.exec_drop(ENTER_SQL, parameters).await.map_err(refused)
 }
@@ -103,6 +104,7 @@ pub async fn enter_shared(
     pass: &SharedPass,
 ) -> Result<(), FenceError<mysql_async::Error>> {
     use mysql_async::prelude::Queryable;
+    crate::metrics::fence_used("mysql");
     let parameters = (resource, pass.number(), pass.store_name());
     transaction.exec_drop(ENTER_SHARED_SQL, parameters).await.map_err(refused)
 }

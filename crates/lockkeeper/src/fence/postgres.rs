@@ -63,6 +63,7 @@ pub async fn enter(
     pass: &Pass,
 ) -> Result<(), FenceError<tokio_postgres::Error>> {
     use tokio_postgres::types::Type;
+    crate::metrics::fence_used("postgres");
     let (token, holder, store) = (pass.number(), pass.holder_hex(), pass.store_name());
     let parameters: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)] =
         &[(&resource, Type::TEXT), (&token, Type::INT8), (&holder, Type::TEXT), (&store, Type::TEXT)];
@@ -83,6 +84,7 @@ pub async fn enter_shared(
     pass: &SharedPass,
 ) -> Result<(), FenceError<tokio_postgres::Error>> {
     use tokio_postgres::types::Type;
+    crate::metrics::fence_used("postgres");
     let (token, store) = (pass.number(), pass.store_name());
     let parameters: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)] =
         &[(&resource, Type::TEXT), (&token, Type::INT8), (&store, Type::TEXT)];

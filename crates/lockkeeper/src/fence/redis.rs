@@ -105,6 +105,7 @@ struct Fencing(redis::Script);
 
 #[cfg(feature = "fence-redis-1")]
 fn script() -> Fencing {
+    crate::metrics::fence_used("redis");
     Fencing(redis::Script::new(SCRIPT))
 }
 

@@ -58,6 +58,7 @@ pub fn enter(
     resource: &str,
     pass: &Pass,
 ) -> Result<(), FenceError<rusqlite::Error>> {
+    crate::metrics::fence_used("sqlite");
     let parameters = (resource, pass.number(), pass.holder_hex(), pass.store_name());
     transaction.execute(ENTER_SQL, parameters).map(drop).map_err(refused)
 }
@@ -73,6 +74,7 @@ pub fn enter_shared(
     resource: &str,
     pass: &SharedPass,
 ) -> Result<(), FenceError<rusqlite::Error>> {
+    crate::metrics::fence_used("sqlite");
     let parameters = (resource, pass.number(), pass.store_name());
     transaction.execute(ENTER_SHARED_SQL, parameters).map(drop).map_err(refused)
 }

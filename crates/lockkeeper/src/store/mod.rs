@@ -5,6 +5,7 @@
 //! **Definite answers are values; an `Err` means only "unknown" or "impossible".**
 
 mod answers;
+mod check;
 mod claim;
 mod event;
 mod info;
@@ -13,6 +14,7 @@ mod record;
 pub use crate::clock::Stamp;
 pub use crate::machine::slot;
 pub use answers::{Attempt, Break, Grant, Held, LossReason, Release, Renewal};
+pub use check::{Check, CheckState};
 pub use claim::{Claim, Mode, Note};
 pub use event::{Event, Sink};
 pub use info::{Expiry, Guarantee, Runtime, StoreInfo};
@@ -25,6 +27,7 @@ use crate::token::Token;
 use async_trait::async_trait;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Where locks live. One instance belongs to one keeper; `Arc<dyn Store>` is how it is passed.
 ///
@@ -94,6 +97,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The registers that the store keeps beside the locks. Default: `None`, it keeps none.
     fn registers(&self) -> Option<&dyn Register> {
         None
+    }
+
+    /// Looks at the server for what could break locks of `ttl`: what `lockkeeper doctor` shows. Default: nothing.
+    ///
+    /// It only reads, and is called inside a Tokio runtime. What the server refuses to tell becomes a finding that is
+    /// [`Unknown`](CheckState::Unknown) and names what was asked.
+    async fn checks(&self, ttl: Duration) -> Vec<Check> {
+        let _ = ttl;
+        Vec::new()
     }
 }
 

@@ -5,12 +5,13 @@
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::Register;
-use crate::store::{Attempt, Break, Claim, Cursor, Page, Record, Release, Renewal, Sink, Store, StoreInfo};
+use crate::store::{Attempt, Break, Check, Claim, Cursor, Page, Record, Release, Renewal, Sink, Store, StoreInfo};
 use crate::token::Token;
 use async_trait::async_trait;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Which calls a fault concerns.
@@ -282,6 +283,10 @@ impl Store for FaultyStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.inner.break_lock(name, token).await
+    }
+
+    async fn checks(&self, ttl: Duration) -> Vec<Check> {
+        self.inner.checks(ttl).await
     }
 }
 

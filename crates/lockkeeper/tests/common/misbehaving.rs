@@ -179,4 +179,8 @@ impl Store for Misbehaving {
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.inner.break_lock(name, token).await
     }
+
+    async fn checks(&self, ttl: std::time::Duration) -> Vec<lockkeeper::store::Check> {
+        self.inner.checks(ttl).await
+    }
 }

@@ -318,3 +318,15 @@ async fn tls_checks_both_sides() {
         assert_eq!(error.kind(), kind, "{url}: {error}");
     }
 }
+
+#[tokio::test]
+#[ignore = "needs a Consul agent: scripts/test-extended builds one"]
+async fn the_checks_know_a_lone_server() {
+    use lockkeeper::store::CheckState::{Note, Ok, Warn};
+    let server = ConsulServer::new();
+    let store = ConsulStore::connect(&server.url()).await.expect("connected");
+    let checks = store.checks(TTL / 2).await;
+    let states: Vec<_> = checks.iter().map(|check| (&*check.id, check.state)).collect();
+    let wanted = [("consul-leader", Ok), ("members", Warn), ("consul-session-ttl", Note), ("consul-lock-delay", Note)];
+    assert_eq!(states, wanted, "{checks:?}");
+}

@@ -203,7 +203,10 @@ fn the_typed_entry_and_a_read_before_it() {
     assert!(fence::is_conflict(code.extended_code), "{busy:?}");
     late.rollback().unwrap();
     let late = two.transaction().unwrap();
-    fence::enter(&late, &resource, &pass(8)).unwrap();
+    let recorder = DebuggingRecorder::new();
+    metrics::with_local_recorder(&recorder, || fence::enter(&late, &resource, &pass(8)).unwrap());
+    let counted = format!("{:?}", recorder.snapshotter().snapshot().into_vec());
+    assert!(counted.contains("lockkeeper_fence_rejections_total") && counted.contains("Counter(0)"), "{counted}");
     late.commit().unwrap();
     let tx = one.transaction().unwrap();
     let recorder = DebuggingRecorder::new();

@@ -16,6 +16,7 @@
 
 mod acquire;
 mod api;
+mod checks;
 mod connect;
 mod core;
 mod error;
@@ -34,7 +35,8 @@ use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
+    Attempt, Break, Check, Claim, Cursor, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store,
+    StoreInfo,
 };
 use crate::stores::shared::batch::together;
 use crate::stores::shared::connecting;
@@ -131,5 +133,9 @@ impl Store for ConsulStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.core.break_lock(name, token).await
+    }
+
+    async fn checks(&self, ttl: Duration) -> Vec<Check> {
+        self.examine(ttl).await
     }
 }

@@ -4,7 +4,8 @@ use super::connect::{Cluster, Connection};
 use super::error::{Fault, map, unknown, unreachable};
 use super::options::Options;
 use super::proto::{
-    Authenticate, Authenticated, LeaseAnswer, LeaseGrant, LeaseId, Nothing, Txn, TxnAnswer, WatchAnswer, WatchRequest,
+    Alarms, Ask, Authenticate, Authenticated, LeaseAnswer, LeaseGrant, LeaseId, Members, Nothing, Status, Txn,
+    TxnAnswer, WatchAnswer, WatchRequest,
 };
 use crate::error::{Error, Result};
 use crate::stores::shared::timing::ASK_LIMIT;
@@ -80,6 +81,20 @@ impl Rpc {
             }
         };
         self.within(connection, limit, ask).await
+    }
+
+    /// What the member at hand says of itself.
+    pub(super) async fn status(&self, limit: Duration) -> Result<Status, Fault> {
+        self.unary("/etcdserverpb.Maintenance/Status", Ask {}, limit).await
+    }
+
+    pub(super) async fn members(&self, limit: Duration) -> Result<Members, Fault> {
+        self.unary("/etcdserverpb.Cluster/MemberList", Ask {}, limit).await
+    }
+
+    /// The alarms of all members.
+    pub(super) async fn alarms(&self, limit: Duration) -> Result<Alarms, Fault> {
+        self.unary("/etcdserverpb.Maintenance/Alarm", Ask {}, limit).await
     }
 
     /// A transaction on a given connection.

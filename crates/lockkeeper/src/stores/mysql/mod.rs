@@ -4,6 +4,7 @@
 //! with each lock (`layout=shedlock`), and [`GetLockStore`] uses the server's session locks (`mode=get_lock`).
 
 mod calls;
+mod checks;
 mod connect;
 mod error;
 #[cfg(test)]

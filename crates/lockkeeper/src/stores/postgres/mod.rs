@@ -4,6 +4,7 @@
 //! (`layout=shedlock`), and [`AdvisoryStore`] uses the server's advisory locks (`mode=advisory`).
 
 mod advisory;
+mod checks;
 mod connect;
 mod error;
 #[cfg(test)]

@@ -34,6 +34,7 @@
 
 mod acquire;
 mod alone;
+pub(in crate::stores) mod checks;
 pub(in crate::stores) mod connect;
 pub(in crate::stores) mod driver;
 pub(in crate::stores) mod error;
@@ -54,7 +55,7 @@ use crate::error::Result;
 use crate::name::LockName;
 use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
+    Attempt, Break, Check, Claim, Cursor, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
 };
 use crate::stores::shared::timing::call_limit;
 use crate::token::{HolderId, Token};
@@ -200,5 +201,9 @@ impl Store for RedisStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.take_away(name, token).await
+    }
+
+    async fn checks(&self, ttl: Duration) -> Vec<Check> {
+        self.examine(ttl).await
     }
 }

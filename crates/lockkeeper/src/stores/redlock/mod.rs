@@ -21,6 +21,7 @@
 mod acquire;
 mod ask;
 mod attempts;
+mod checks;
 mod fan;
 #[cfg(test)]
 mod fuzz;
@@ -39,7 +40,7 @@ use crate::error::Result;
 use crate::machine::quorum::quorum;
 use crate::name::LockName;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Guarantee, Page, Record, Release, Renewal, Runtime, Store, StoreInfo,
+    Attempt, Break, Check, Claim, Cursor, Guarantee, Page, Record, Release, Renewal, Runtime, Store, StoreInfo,
 };
 use crate::stores::redis::keys::Notes;
 use crate::stores::shared::connecting;
@@ -164,5 +165,9 @@ impl Store for RedlockStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.take_away(name, token).await
+    }
+
+    async fn checks(&self, ttl: Duration) -> Vec<Check> {
+        self.examine(ttl).await
     }
 }

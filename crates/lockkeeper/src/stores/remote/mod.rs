@@ -15,6 +15,7 @@
 //! That of the store behind the gateway.
 
 mod calls;
+mod checks;
 mod events;
 mod options;
 mod registers;
@@ -24,7 +25,9 @@ use self::registers::Registers;
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::Register;
-use crate::store::{Attempt, Break, Claim, Cursor, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo};
+use crate::store::{
+    Attempt, Break, Check, Claim, Cursor, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
+};
 use crate::stores::shared::http::Http;
 use crate::stores::shared::timing::ASK_LIMIT;
 use crate::stores::shared::{connecting, lock};
@@ -233,5 +236,9 @@ impl Store for RemoteStore {
 
     fn registers(&self) -> Option<&dyn Register> {
         self.core.registers.then_some(&self.registers as &dyn Register)
+    }
+
+    async fn checks(&self, _: Duration) -> Vec<Check> {
+        self.examine().await
     }
 }

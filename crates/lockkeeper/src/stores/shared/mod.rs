@@ -12,6 +12,17 @@
 pub(super) mod address;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 pub(super) mod batch;
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "remote",
+    feature = "sqlite",
+    feature = "zookeeper"
+))]
+pub(super) mod checks;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) mod clean;
 #[cfg(any(

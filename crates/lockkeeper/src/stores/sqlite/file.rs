@@ -255,7 +255,7 @@ fn refuse_network(path: &Path) -> Result<()> {
 }
 
 #[cfg(target_os = "linux")]
-fn network(path: &Path) -> Option<&'static str> {
+pub(super) fn network(path: &Path) -> Option<&'static str> {
     // Magic numbers have 32 bits; some are negative in a signed field.
     let magic = rustix::fs::statfs(path).ok()?.f_type as u64 & 0xFFFF_FFFF;
     network_kind(magic)
@@ -267,13 +267,13 @@ fn network_kind(magic: u64) -> Option<&'static str> {
 }
 
 #[cfg(target_os = "macos")]
-fn network(path: &Path) -> Option<&'static str> {
+pub(super) fn network(path: &Path) -> Option<&'static str> {
     const MNT_LOCAL: u32 = 0x1000;
     rustix::fs::statfs(path).ok().filter(|s| s.f_flags & MNT_LOCAL == 0).map(|_| "not local")
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
-fn network(_: &Path) -> Option<&'static str> {
+pub(super) fn network(_: &Path) -> Option<&'static str> {
     None
 }
 

@@ -34,6 +34,8 @@
 //! inside its write transaction keeps every other one from renewing. A process forked from one that has opened SQLite
 //! cannot use it.
 
+#[cfg(unix)]
+mod checks;
 mod events;
 mod fast_path;
 mod file;
@@ -298,6 +300,11 @@ impl Store for SqliteStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         expect!(self.ask(Op::Break(name.clone(), token)).await, Break)
+    }
+
+    #[cfg(unix)]
+    async fn checks(&self, _: Duration) -> Vec<crate::store::Check> {
+        self.examine().await
     }
 }
 

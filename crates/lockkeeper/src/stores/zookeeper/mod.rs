@@ -17,6 +17,7 @@
 //! **Guarantee**: `Consensus`.
 
 mod acquire;
+mod checks;
 mod claims;
 mod core;
 mod error;
@@ -37,7 +38,8 @@ use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store, StoreInfo,
+    Attempt, Break, Check, Claim, Cursor, Expiry, Guarantee, Page, Record, Release, Renewal, Runtime, Sink, Store,
+    StoreInfo,
 };
 use crate::stores::shared::batch::together;
 use crate::stores::shared::register::Registers;
@@ -134,5 +136,9 @@ impl Store for ZooKeeperStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.core.break_lock(name, token).await.map_err(|e| e.for_lock(name))
+    }
+
+    async fn checks(&self, _: Duration) -> Vec<Check> {
+        self.examine().await
     }
 }

@@ -126,6 +126,10 @@ impl Store for Network {
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.store.break_lock(name, token).await
     }
+
+    async fn checks(&self, ttl: std::time::Duration) -> Vec<lockkeeper::store::Check> {
+        self.store.checks(ttl).await
+    }
 }
 
 #[tokio::test]

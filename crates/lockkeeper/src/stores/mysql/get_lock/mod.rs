@@ -25,8 +25,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Expiry, Guarantee, LossReason, Page, Record, Release, Renewal, Runtime, Sink, Store,
-    StoreInfo,
+    Attempt, Break, Check, Claim, Cursor, Expiry, Guarantee, LossReason, Page, Record, Release, Renewal, Runtime, Sink,
+    Store, StoreInfo,
 };
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
@@ -171,5 +171,9 @@ impl Store for GetLockStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.break_one(name, token).await
+    }
+
+    async fn checks(&self, ttl: Duration) -> Vec<Check> {
+        self.rows.checks(ttl).await
     }
 }

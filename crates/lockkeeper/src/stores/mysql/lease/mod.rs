@@ -33,7 +33,9 @@ use super::schema::{self, Server};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::Register;
-use crate::store::{Attempt, Break, Claim, Cursor, Mode, Page, Record, Release, Renewal, Sink, Store, StoreInfo};
+use crate::store::{
+    Attempt, Break, Check, Claim, Cursor, Mode, Page, Record, Release, Renewal, Sink, Store, StoreInfo,
+};
 use crate::stores::shared::clean::Due;
 use crate::stores::shared::connecting;
 use crate::stores::shared::sql::{self, Answer, Op, out_of_tokens};
@@ -242,5 +244,9 @@ impl Store for MysqlStore {
             _ => Err(out_of_tokens()),
         });
         broken.map_err(|e| e.in_store("mysql").for_lock(name))
+    }
+
+    async fn checks(&self, _: Duration) -> Vec<Check> {
+        self.examine().await
     }
 }

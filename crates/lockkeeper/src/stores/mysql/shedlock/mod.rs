@@ -18,10 +18,13 @@ use super::options::Options;
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::Register;
-use crate::store::{Attempt, Break, Claim, Cursor, Mode, Page, Record, Release, Renewal, Sink, Store, StoreInfo};
+use crate::store::{
+    Attempt, Break, Check, Claim, Cursor, Mode, Page, Record, Release, Renewal, Sink, Store, StoreInfo,
+};
 use crate::stores::shared::shedlock::{Table, only_exclusive};
 use crate::token::Token;
 use async_trait::async_trait;
+use std::time::Duration;
 
 /// Locks in ShedLock's table of a MySQL or MariaDB database.
 #[derive(Debug)]
@@ -93,5 +96,9 @@ impl Store for ShedLockStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.base.break_lock(name, token).await
+    }
+
+    async fn checks(&self, ttl: Duration) -> Vec<Check> {
+        self.base.checks(ttl).await
     }
 }

@@ -35,7 +35,11 @@ pub(super) async fn drive(mut driver: Driver, notes: mpsc::UnboundedSender<Strin
 
 /// Whether the session has another server process than before, or shares it with another connection. A second connection
 /// begins a transaction each time: a pooler that gives servers to transactions must then show itself.
-pub(super) async fn is_pooled(connections: &Connections, client: &Client, pid: i32) -> Result<bool> {
+pub(in crate::stores::postgres) async fn is_pooled(
+    connections: &Connections,
+    client: &Client,
+    pid: i32,
+) -> Result<bool> {
     let Opened { client: mut other, driver, .. } = connections.open().await?;
     let (sender, _notes) = mpsc::unbounded_channel();
     let (_watch, dropped) = oneshot::channel();

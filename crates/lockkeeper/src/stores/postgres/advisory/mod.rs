@@ -15,7 +15,7 @@
 //! **Guarantee**: `Primary`. A failover forgets session locks, all at once; tokens rise all the same.
 
 mod claims;
-mod connect;
+pub(super) mod connect;
 mod entries;
 mod fast_path;
 mod operators;
@@ -32,8 +32,8 @@ use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, Event, Expiry, Grant, Guarantee, Page, Record, Release, Renewal, Runtime, Sink,
-    Store, StoreInfo,
+    Attempt, Break, Check, Claim, Cursor, Event, Expiry, Grant, Guarantee, Page, Record, Release, Renewal, Runtime,
+    Sink, Store, StoreInfo,
 };
 use crate::stores::postgres::keys::KeyRule;
 use crate::stores::shared::clean::Due;
@@ -240,5 +240,9 @@ impl Store for AdvisoryStore {
 
     async fn break_lock(&self, name: &LockName, token: Token) -> Result<Break> {
         self.break_one(name, token).await
+    }
+
+    async fn checks(&self, ttl: Duration) -> Vec<Check> {
+        self.base.checks(ttl).await
     }
 }

@@ -30,7 +30,7 @@ use super::values::{field, unexpected_reply};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::register::Register;
-use crate::store::{Attempt, Break, Claim, Cursor, Page, Record, Release, Renewal, Sink, Store, StoreInfo};
+use crate::store::{Attempt, Break, Check, Claim, Cursor, Page, Record, Release, Renewal, Sink, Store, StoreInfo};
 use crate::stores::shared::connecting;
 use crate::stores::shared::sql::{self, Answer, Op};
 use crate::stores::shared::timing::ASK_LIMIT;
@@ -99,6 +99,10 @@ impl PostgresStore {
     #[cfg(feature = "internals")]
     pub async fn clean_in(&self, pause: Duration) {
         self.events.lock().await.clean_in(pause);
+    }
+
+    pub(super) fn connections(&self) -> &Connections {
+        self.queues.connections()
     }
 
     /// Runs a statement of its own; `{s}` is the schema, `{now}` the server's clock.
@@ -200,5 +204,9 @@ impl Store for PostgresStore {
             None => Ok(Break::NotHeld),
             above => Ok(Break::Broken(sql::token(above).map_err(|e| e.in_store("postgres").for_lock(name))?)),
         }
+    }
+
+    async fn checks(&self, ttl: Duration) -> Vec<Check> {
+        self.examine(ttl).await
     }
 }

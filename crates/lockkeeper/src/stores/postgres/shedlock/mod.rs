@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::name::{LockName, escape};
 use crate::register::Register;
 use crate::store::{
-    Attempt, Break, Claim, Cursor, HolderRecord, Mode, Page, Record, Release, Renewal, Sink, Store, StoreInfo,
+    Attempt, Break, Check, Claim, Cursor, HolderRecord, Mode, Page, Record, Release, Renewal, Sink, Store, StoreInfo,
 };
 use crate::stores::shared::clean::Due;
 use crate::stores::shared::connecting;
@@ -31,6 +31,7 @@ use crate::text::upper_bound;
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
 use std::collections::HashMap;
+use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
@@ -322,5 +323,9 @@ impl Store for ShedLockStore {
             None => Ok(Break::NotHeld),
             above => Ok(Break::Broken(sql::token(above).map_err(|e| e.for_lock(name))?)),
         }
+    }
+
+    async fn checks(&self, ttl: Duration) -> Vec<Check> {
+        self.base.checks(ttl).await
     }
 }
