@@ -4,9 +4,13 @@ use crate::audit::Audit;
 use crate::auth::Tokens;
 use crate::hints::Hints;
 use crate::limits::Limits;
-use lockkeeper::store::Sink;
+use crate::metrics::{Counted, Exporter, Metrics};
+use crate::poll::Poll;
+use crate::seen::Seen;
+use crate::ui::{Entry, Through, Ui};
+use lockkeeper::store::{Event, Sink};
 use lockkeeper::wire::Info;
-use lockkeeper::{Error, Result, Store, StoreInfo};
+use lockkeeper::{Error, Keeper, Result, Store, StoreInfo};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -30,11 +34,16 @@ pub struct Settings {
     pub max_ttl: Duration,
     /// Where clients reach this gateway past a balancer, to be told of hand-overs at once. Default: not said.
     pub advertise: Option<String>,
+    /// What `/metrics` renders. Default: one of its own, which is not installed for the process.
+    pub exporter: Exporter,
+    /// Whether there are pages at `/`. Default: yes.
+    pub ui: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { max_wait: Duration::from_secs(25), max_ttl: Duration::from_secs(300), advertise: None }
+        let (max_wait, max_ttl) = (Duration::from_secs(25), Duration::from_secs(300));
+        Self { max_wait, max_ttl, advertise: None, exporter: Exporter::default(), ui: true }
     }
 }
 
@@ -50,6 +59,13 @@ pub struct Gateway {
     pub(crate) hints: Arc<Hints>,
     pub(crate) limits: Limits,
     pub(crate) audit: Audit,
+    pub(crate) metrics: Metrics,
+    /// What happened to locks, for the pages.
+    pub(crate) seen: Arc<Seen>,
+    pub(crate) poll: Arc<Poll>,
+    pub(crate) ui: Ui,
+    /// Whether there is more than the pages.
+    pub(crate) api: bool,
     /// When the store was asked last, and what it said.
     probed: Mutex<Option<(Instant, Result<()>)>>,
     draining: AtomicBool,
@@ -72,11 +88,45 @@ impl Gateway {
                 info.scheme
             )));
         }
+        let entry = if tokens.is_open() { Entry::Open } else { Entry::Tokens };
+        Self::over(store, settings, tokens, audit, Ui::new(entry)?, true)
+    }
+
+    /// The pages alone, of any store: they look at locks and break them, and take none. With them comes a key, which
+    /// opens them once as `/?key=KEY`.
+    ///
+    /// # Errors
+    /// `Unavailable` when the system has no random source.
+    pub fn pages(keeper: Keeper, audit: Audit) -> Result<(Arc<Self>, String)> {
+        let (ui, key) = Ui::behind_a_key()?;
+        let gateway = Self::over(Arc::new(Through(keeper)), Settings::default(), Tokens::open(), audit, ui, false)?;
+        Ok((gateway, key))
+    }
+
+    fn over(
+        store: Arc<dyn Store>,
+        settings: Settings,
+        tokens: Tokens,
+        audit: Audit,
+        ui: Ui,
+        api: bool,
+    ) -> Result<Arc<Self>> {
+        let info = store.info();
         let mut id = [0; 4];
         getrandom::fill(&mut id).map_err(|e| Error::unavailable(format!("the system's random source failed: {e}")))?;
+        let (metrics, pushes) = (Metrics::new(&settings.exporter), Metrics::pushes(&settings.exporter));
+        let store: Arc<dyn Store> = Arc::new(Counted::new(store, &settings.exporter));
         let hints = Arc::new(Hints::default());
-        let (tended, told) = (store.clone(), hints.clone());
-        let tends = tokio::spawn(async move { tended.tend(Sink::new(move |event| told.tell(&event))).await });
+        let (seen, poll) = (Arc::new(Seen::default()), Arc::new(Poll::new(store.clone())));
+        let (tended, told, sights) = (store.clone(), hints.clone(), seen.clone());
+        let tends = tokio::spawn(async move {
+            tended
+                .tend(Sink::new(move |event| {
+                    heard(&sights, &told, &event);
+                    pushes(told.tell(&event));
+                }))
+                .await
+        });
         let swept = hints.clone();
         let sweeps = tokio::spawn(async move {
             loop {
@@ -96,6 +146,11 @@ impl Gateway {
             hints,
             limits,
             audit,
+            metrics,
+            seen,
+            poll,
+            ui,
+            api,
             probed: Mutex::default(),
             draining,
             tasks,
@@ -169,6 +224,15 @@ impl Gateway {
     {
         let task = tokio::spawn(act(self.store.clone()));
         task.await.map_err(|e| Error::unavailable("the call to the store did not end").with_source(e))
+    }
+}
+
+/// Remembers a loss that the store tells of.
+fn heard(seen: &Seen, hints: &Hints, event: &Event) {
+    if let Event::Lost(holder, reason) = event
+        && let Some(name) = hints.name_of(*holder)
+    {
+        seen.lost(*holder, &name, *reason);
     }
 }
 

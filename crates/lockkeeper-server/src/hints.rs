@@ -70,6 +70,23 @@ pub(crate) struct Listening {
     pub(crate) events: mpsc::Receiver<WireEvent>,
 }
 
+/// How many were told of an event that is about one claim each, and how many could not be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) delivered: u64,
+    pub(crate) undelivered: u64,
+}
+
+impl Told {
+    fn add(&mut self, delivered: bool) {
+        if delivered {
+            self.delivered += 1;
+        } else {
+            self.undelivered += 1;
+        }
+    }
+}
+
 impl Hints {
     fn tables(&self) -> MutexGuard<'_, Tables> {
         // No step is left half-way, so that going on after a panic is safe.
@@ -115,17 +132,24 @@ impl Hints {
     }
 
     /// Passes on what the store tells.
-    pub(crate) fn tell(&self, event: &Event) {
-        let tables = self.tables();
+    pub(crate) fn tell(&self, event: &Event) -> Told {
+        let (tables, mut told) = (self.tables(), Told::default());
         match event {
-            Event::Granted(holder, _) | Event::Lost(holder, _) => tables.tell(*holder, event),
+            // A claim that is not known here was asked for at another gateway, where its client listens.
+            Event::Granted(holder, _) | Event::Lost(holder, _) => told.add(tables.tell(*holder, event)),
             Event::Wake(name) => {
                 for holder in tables.names.get(name).into_iter().flatten() {
-                    tables.tell(*holder, event);
+                    told.add(tables.tell(*holder, event));
                 }
             }
             _ => tables.tell_all(event),
         }
+        told
+    }
+
+    /// The lock of a claim that was asked for here lately.
+    pub(crate) fn name_of(&self, holder: HolderId) -> Option<LockName> {
+        self.tables().asked.get(&holder).map(|asked| asked.name.clone())
     }
 
     /// Forgets claims that were not asked for lately.
@@ -154,16 +178,14 @@ impl Tables {
         }
     }
 
-    fn tell(&self, holder: HolderId, event: &Event) {
-        let Some(asked) = self.asked.get(&holder) else { return };
+    /// Whether it was told: a full or closed queue loses hints, which may be lost.
+    fn tell(&self, holder: HolderId, event: &Event) -> bool {
+        let Some(asked) = self.asked.get(&holder) else { return false };
         match &asked.to {
-            // A full or closed queue loses hints, which may be lost.
-            To::Wait(told) => drop(told.try_send(event.clone())),
+            To::Wait(told) => told.try_send(event.clone()).is_ok(),
             To::Stream(keeper) => {
                 let stream = self.streams.get(keeper).filter(|stream| stream.caller == asked.caller);
-                if let (Some(stream), Some(event)) = (stream, WireEvent::of(event)) {
-                    drop(stream.events.try_send(event));
-                }
+                stream.zip(WireEvent::of(event)).is_some_and(|(stream, event)| stream.events.try_send(event).is_ok())
             }
         }
     }
@@ -222,10 +244,10 @@ mod tests {
         let ttl = Duration::from_secs(1);
         let lost = Event::Lost(A, LossReason::Broken);
         hints.asked(KEEPER, &bob, [(A, name("x"), ttl)].into_iter());
-        hints.tell(&lost);
+        assert_eq!(hints.tell(&lost), Told { delivered: 0, undelivered: 1 });
         assert!(stream.events.try_recv().is_err());
         hints.asked(KEEPER, &ann, [(A, name("x"), ttl)].into_iter());
-        hints.tell(&lost);
+        assert_eq!(hints.tell(&lost), Told { delivered: 1, undelivered: 0 });
         hints.tell(&Event::Wake(name("x")));
         hints.tell(&Event::Wake(name("y")));
         assert!(matches!(stream.events.try_recv(), Ok(WireEvent::Lost { .. })));

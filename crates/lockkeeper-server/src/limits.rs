@@ -12,6 +12,8 @@ const BURST: f64 = 1000.0;
 /// Requests that wait, and streams.
 const MOST_WAITS: usize = 1000;
 const MOST_STREAMS: usize = 50;
+/// Pages that are open, and programs that follow locks: people are many behind one token, or without tokens.
+const MOST_VIEWS: usize = 500;
 
 /// What a token has used.
 #[derive(Debug)]
@@ -20,11 +22,12 @@ struct Used {
     filled: Instant,
     waits: usize,
     streams: usize,
+    views: usize,
 }
 
 impl Default for Used {
     fn default() -> Self {
-        Self { left: BURST, filled: Instant::now(), waits: 0, streams: 0 }
+        Self { left: BURST, filled: Instant::now(), waits: 0, streams: 0, views: 0 }
     }
 }
 
@@ -37,6 +40,7 @@ pub(crate) struct Limits(Arc<Mutex<HashMap<Arc<str>, Used>>>);
 pub(crate) enum Lasting {
     Wait,
     Stream,
+    View,
 }
 
 /// One of them; given back when dropped.
@@ -56,6 +60,7 @@ impl Used {
         match what {
             Lasting::Wait => (&mut self.waits, MOST_WAITS, "waiting requests"),
             Lasting::Stream => (&mut self.streams, MOST_STREAMS, "streams"),
+            Lasting::View => (&mut self.views, MOST_VIEWS, "pages that are kept fresh"),
         }
     }
 }
@@ -72,6 +77,12 @@ impl Limits {
         }
         used.left -= 1.0;
         Ok(())
+    }
+
+    /// How many requests wait, and how many streams there are, those of views among them.
+    pub(crate) fn lasting(&self) -> (usize, usize) {
+        let add = |(waits, streams), used: &Used| (waits + used.waits, streams + used.streams + used.views);
+        open(&self.0).values().fold((0, 0), add)
     }
 
     /// Counts what lasts.
@@ -106,6 +117,7 @@ mod tests {
             (0..MOST_STREAMS).map(|_| limits.take(&ann, Lasting::Stream).expect("room")).collect();
         assert_eq!(limits.take(&ann, Lasting::Stream).unwrap_err().problem.status, 429);
         assert!(limits.take(&bob, Lasting::Stream).is_ok() && limits.take(&ann, Lasting::Wait).is_ok());
+        assert_eq!(limits.lasting(), (0, MOST_STREAMS));
         drop(streams);
         assert!(limits.take(&ann, Lasting::Stream).is_ok());
     }

@@ -32,6 +32,11 @@ impl Refused {
         Self::new("denied", 403, "the token does not allow this")
     }
 
+    /// Not sent by a page of ours.
+    pub(crate) fn forged(title: &str) -> Self {
+        Self::new("forged", 403, title)
+    }
+
     /// Too much at once.
     pub(crate) fn limited(what: &str) -> Self {
         let mut refused = Self::new("limited", 429, format!("too many {what} at once; ask again a little later"));

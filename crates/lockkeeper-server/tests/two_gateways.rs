@@ -138,6 +138,10 @@ impl Store for Either {
         self.way().break_lock(name, token).await
     }
 
+    async fn checks(&self, ttl: std::time::Duration) -> Vec<lockkeeper::store::Check> {
+        self.way().checks(ttl).await
+    }
+
     async fn tend(&self, events: Sink) {
         let sink = || {
             let events = events.clone();

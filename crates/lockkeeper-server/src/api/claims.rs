@@ -9,7 +9,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use lockkeeper::store::Claim;
+use lockkeeper::store::{Claim, Renewal};
 use lockkeeper::wire::{Answer, Answers, Claims, MOST_CLAIMS};
 use lockkeeper::{HolderId, Store};
 use std::sync::Arc;
@@ -87,8 +87,15 @@ pub(super) async fn renew(
 ) -> Answered<Json<Answers>> {
     let batch = read(&gateway, &asking, &headers, &body)?;
     note(&gateway, &asking, &batch);
+    let seen = gateway.seen.clone();
     carry_out(&gateway, batch.claims, |store, claims| async move {
-        store.renew(&claims).await.iter().map(Answer::of_renewal).collect()
+        let answers = store.renew(&claims).await;
+        for (claim, answer) in claims.iter().zip(&answers) {
+            if let Ok(Renewal::Lost(reason)) = answer {
+                seen.lost(claim.holder, &claim.name, *reason);
+            }
+        }
+        answers.iter().map(Answer::of_renewal).collect()
     })
     .await
 }

@@ -12,7 +12,7 @@ use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use lockkeeper::store::{Break, Record};
 use lockkeeper::wire::{VERSION, WireLock, WirePage, name_bytes, name_of};
-use lockkeeper::{Held, Token};
+use lockkeeper::{Held, LockName, Token};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -94,31 +94,43 @@ pub(super) async fn break_lock(
 ) -> Answered<Json<Value>> {
     let body: Breaking = json(&headers, &body)?;
     let name = name_of(body.name.as_deref(), body.name_hex.as_deref())?;
+    let next = break_by(&gateway, &asking, &name, body.token, &body.why).await?;
+    Ok(Json(json!({ "v": VERSION, "next_token": next.get() })))
+}
+
+/// Takes a lock from the holder with this token, if the caller may: the token drawn above it. The audit has every outcome.
+pub(crate) async fn break_by(
+    gateway: &Gateway,
+    asking: &Asking,
+    name: &LockName,
+    number: u64,
+    why: &str,
+) -> Answered<Token> {
     let line = |outcome: &str| {
         gateway.audit.write(&Line {
             verb: "break",
             caller: &asking.caller.id,
             from: asking.from,
-            name: Some(&name),
-            token: Some(body.token),
-            why: Some(&body.why),
+            name: Some(name),
+            token: Some(number),
+            why: Some(why),
             outcome,
         });
     };
-    if !asking.caller.may(Verb::Break, &name) {
+    if !asking.caller.may(Verb::Break, name) {
         line("denied");
         return Err(Refused::denied());
     }
-    if body.why.trim().is_empty() || body.why.len() > MAX_WHY {
+    if why.trim().is_empty() || why.len() > MAX_WHY {
         return Err(Refused::invalid(format!("'why' says in 1 to {MAX_WHY} bytes why the lock is broken")));
     }
-    let token =
-        Token::new(body.token).map_err(|_| Refused::invalid("'token' is the number of the holder that you saw"))?;
+    let token = Token::new(number).map_err(|_| Refused::invalid("'token' is the number of the holder that you saw"))?;
     let asked = name.clone();
     match gateway.act(move |store| async move { store.break_lock(&asked, token).await }).await? {
         Ok(Break::Broken(next)) => {
             line("broken");
-            Ok(Json(json!({ "v": VERSION, "next_token": next.get() })))
+            gateway.seen.broken(name, number, &asking.caller.id, why);
+            Ok(next)
         }
         Ok(Break::NotHeld) => {
             line("not-held");

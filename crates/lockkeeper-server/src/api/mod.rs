@@ -5,14 +5,19 @@ mod events;
 mod locks;
 mod registers;
 mod thin;
+mod watch;
 
-use crate::auth::Caller;
+pub(crate) use locks::break_by;
+
+use crate::auth::{Caller, Verb};
 use crate::gateway::Gateway;
 use crate::input::MOST_BYTES;
+use crate::metrics;
 use crate::refused::{Answered, Refused};
+use crate::unproven::Place;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, HOST};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::{Next, from_fn_with_state};
@@ -45,14 +50,30 @@ pub fn routes(gateway: Arc<Gateway>) -> Router {
         .route("/v1/claims/renew", post(claims::renew))
         .route("/v1/claims/release", post(claims::release))
         .route("/v1/events", get(events::events))
+        .route("/v1/watch", get(watch::watch))
+        .route("/v1/openapi.json", get(openapi))
+        .route("/metrics", get(scraped))
         .route_layer(from_fn_with_state(gateway.clone(), admitted));
+    let api = if gateway.api { api } else { Router::new() };
+    let pages = if gateway.settings.ui { crate::ui::routes(&gateway) } else { Router::new() };
     Router::new()
         .merge(api)
+        .merge(pages)
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .fallback(async || Refused::unknown("there is no such path; /v1/info is one"))
         .method_not_allowed_fallback(async || Refused::method())
         .layer(from_fn_with_state(gateway.clone(), marked))
+        .layer(from_fn_with_state(gateway.clone(), metrics::measured))
+        .with_state(gateway)
+}
+
+/// `/metrics` alone, without a token: for a listener that only Prometheus can reach.
+pub(crate) fn metrics_alone(gateway: Arc<Gateway>) -> Router {
+    let page = async |State(gateway): State<Arc<Gateway>>| metrics::page(&gateway);
+    Router::new()
+        .route("/metrics", get(page))
+        .fallback(async || Refused::unknown("there is no such path; /metrics is the only one here"))
         .with_state(gateway)
 }
 
@@ -75,18 +96,27 @@ impl<S: Sync> FromRequestParts<S> for Asking {
 async fn admitted(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Answered<Response> {
     let caller = gateway.tokens.caller(request.headers())?;
     let from = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
-    if gateway.tokens.is_open() {
-        // Where everything is allowed, a page of another site must not reach us under a name of its own in a browser.
-        if from.is_some_and(|from| from.ip().is_loopback()) && !is_local(request.headers()) {
-            return Err(Refused::denied());
-        }
-    } else {
+    answers_to(&gateway, &request)?;
+    if !gateway.tokens.is_open() {
         gateway.limits.request(&caller.id)?;
+    }
+    if let Some(place) = request.extensions().get::<Place>() {
+        place.proven();
     }
     let (mut parts, body) = request.into_parts();
     let body = whole(&parts.headers, body).await?;
     parts.extensions.insert(Asking { caller, from });
     Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
+}
+
+/// Where everything is allowed, a page of another site must not reach us under a name of its own in a browser.
+pub(crate) fn answers_to(gateway: &Gateway, request: &Request) -> Answered<()> {
+    let from = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let is_near = from.is_some_and(|from| from.0.ip().is_loopback());
+    if gateway.tokens.is_open() && is_near && !is_local(request.headers()) {
+        return Err(Refused::denied());
+    }
+    Ok(())
 }
 
 /// Whether a request names this machine: by an address, which no page can make its own, or as localhost.
@@ -98,7 +128,7 @@ fn is_local(headers: &HeaderMap) -> bool {
 }
 
 /// A body of at most so many bytes, that comes in time.
-async fn whole(headers: &HeaderMap, body: Body) -> Answered<Bytes> {
+pub(crate) async fn whole(headers: &HeaderMap, body: Body) -> Answered<Bytes> {
     let too_large = || Refused::too_large(format!("a body has at most {MOST_BYTES} bytes"));
     let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if said.is_some_and(|length| length > MOST_BYTES) {
@@ -124,6 +154,17 @@ async fn marked(State(gateway): State<Arc<Gateway>>, request: Request, next: Nex
 
 async fn info(State(gateway): State<Arc<Gateway>>) -> Json<Info> {
     Json(gateway.describe())
+}
+
+/// What this API is, for programs that read OpenAPI.
+async fn openapi() -> Response {
+    ([(CONTENT_TYPE, "application/json")], include_str!("../../openapi.json")).into_response()
+}
+
+/// It tells how much is going on under all names: for callers that may look at all of them.
+async fn scraped(State(gateway): State<Arc<Gateway>>, asking: Asking) -> Answered<Response> {
+    asking.caller.need_all(Verb::Read)?;
+    Ok(metrics::page(&gateway))
 }
 
 /// Whether a balancer should send requests here.

@@ -11,7 +11,7 @@ use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use lockkeeper::register::{Entry, Written, check_value};
 use lockkeeper::wire::{Entered, Fenced, VERSION, name_of};
-use lockkeeper::{Error, LockName, Pass, Store};
+use lockkeeper::{Error, LockName, Pass, Store, Token};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Key {
 /// A request that may be carried out.
 fn shown(asking: &Asking, request: &Fenced) -> Answered<(LockName, Pass)> {
     let key = name_of(request.key.as_deref(), request.key_hex.as_deref())?;
-    let pass = Pass::try_from(&request.pass)?;
+    let pass = Pass::try_from(&request.pass).map_err(|e| Refused::invalid(e.message()))?;
     asking.caller.need(Verb::Register, &key)?;
     // A pass shows a token of its lock: a client without that lock must not raise its fence.
     asking.caller.need(Verb::Acquire, &pass.lock)?;
@@ -36,6 +36,11 @@ fn shown(asking: &Asking, request: &Fenced) -> Answered<(LockName, Pass)> {
 
 fn none(store: &dyn Store) -> Error {
     Error::unsupported(format!("{} keeps no registers", store.info().scheme))
+}
+
+fn stale(gateway: &Gateway, register: &LockName, token: Token, seen: Token) -> Refused {
+    gateway.seen.stale(register, token.get(), seen.get());
+    Refused::stale(seen)
 }
 
 pub(super) async fn read(
@@ -64,13 +69,14 @@ pub(super) async fn enter(
         return Err(Refused::invalid("'value64' and 'ttl_ms' belong to write"));
     }
     let (key, pass) = shown(&asking, &request)?;
+    let (register, token) = (key.clone(), pass.token);
     let entry = gateway.act(|store| async move {
         let registers = store.registers().ok_or_else(|| none(&*store))?;
         registers.enter(&key, &pass).await
     });
     match entry.await?? {
         Entry::Entered(value) => Ok(Json(Entered::of(value.as_deref()))),
-        Entry::Stale { seen } => Err(Refused::stale(seen)),
+        Entry::Stale { seen } => Err(stale(&gateway, &register, token, seen)),
     }
 }
 
@@ -86,12 +92,13 @@ pub(super) async fn write(
     let value = value.ok().flatten().ok_or_else(|| Refused::invalid("'value64' must be the value in base64"))?;
     check_value(&value)?;
     let ttl = request.ttl_ms.map(Duration::from_millis);
+    let (register, token) = (key.clone(), pass.token);
     let written = gateway.act(move |store| async move {
         let registers = store.registers().ok_or_else(|| none(&*store))?;
         registers.write(&key, &pass, &value, ttl).await
     });
     match written.await?? {
         Written::Written => Ok(Json(json!({ "v": VERSION }))),
-        Written::Stale { seen } => Err(Refused::stale(seen)),
+        Written::Stale { seen } => Err(stale(&gateway, &register, token, seen)),
     }
 }

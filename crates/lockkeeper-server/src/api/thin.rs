@@ -138,7 +138,7 @@ pub(super) async fn renew(
     let clock = ClientClock::new();
     let body: Body = json(&headers, &body)?;
     let claim = body.claim(&gateway, &asking, clock, Step::Renew)?;
-    let (holder, stamp) = (claim.holder, claim.stamp);
+    let (holder, stamp, name) = (claim.holder, claim.stamp, claim.name.clone());
     let answer = gateway.act(|store| async move { store.renew(&[claim]).await.pop() }).await?;
     let valid = |stamp, lease| millis(clock.valid(stamp, lease));
     match answer.unwrap_or_else(|| Err(Error::unavailable("the store did not answer")))? {
@@ -149,7 +149,10 @@ pub(super) async fn renew(
             Ok(Json(json!({ "v": VERSION, "valid_ms": valid, "token": grant.token.get() })))
         }
         Renewal::Waiting(held) => Err(Refused::busy(holder, &held)),
-        Renewal::Lost(reason) => Err(Refused::lost(reason)),
+        Renewal::Lost(reason) => {
+            gateway.seen.lost(holder, &name, reason);
+            Err(Refused::lost(reason))
+        }
     }
 }
 

@@ -28,6 +28,12 @@ impl Caller {
         if self.may(verb, name) { Ok(()) } else { Err(Refused::denied()) }
     }
 
+    /// Refuses a verb that is not allowed on every name.
+    pub(crate) fn need_all(&self, verb: Verb) -> Answered<()> {
+        let everywhere = |rule: &Rule| rule.names == "*" && rule.has(verb);
+        if self.rules.iter().any(everywhere) { Ok(()) } else { Err(Refused::denied()) }
+    }
+
     /// Refuses a verb that is allowed on no name at all.
     pub(crate) fn need_any(&self, verb: Verb) -> Answered<()> {
         if self.rules.iter().any(|rule| rule.has(verb)) { Ok(()) } else { Err(Refused::denied()) }

@@ -112,24 +112,39 @@ impl Tokens {
 
     /// Who sends a request with these headers.
     pub(crate) fn caller(&self, headers: &HeaderMap) -> Answered<Caller> {
-        let loaded = match &self.0 {
-            Kind::Open(caller) => return Ok(caller.clone()),
-            Kind::File { loaded, .. } => loaded.read().unwrap_or_else(std::sync::PoisonError::into_inner),
-        };
+        if let Some(caller) = self.everyone() {
+            return Ok(caller);
+        }
         let secret = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
-        let secret = secret.unwrap_or_default();
-        let known = secret.strip_prefix(PREFIX).and_then(|rest| loaded.known.get(rest.rsplit_once('_')?.0));
+        self.log_in(secret.unwrap_or_default()).map(|(caller, _)| caller)
+    }
+
+    /// Who everyone is where no token is asked for.
+    pub(crate) fn everyone(&self) -> Option<Caller> {
+        match &self.0 {
+            Kind::Open(caller) => Some(caller.clone()),
+            Kind::File { .. } => None,
+        }
+    }
+
+    /// Whose secret this is, and its hash, by which [`still`](Self::still) knows it later.
+    pub(crate) fn log_in(&self, secret: &str) -> Answered<(Caller, [u8; 32])> {
         // Hashed also when the id is unknown, so that the time tells nothing.
         let hash: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
+        let id = secret.strip_prefix(PREFIX).and_then(|rest| rest.rsplit_once('_')).map_or("", |(id, _)| id);
+        self.still(id, &hash).map(|caller| (caller, hash)).ok_or_else(Refused::unauthenticated)
+    }
+
+    /// Whether a secret with this hash still belongs to this token, and counts.
+    pub(crate) fn still(&self, id: &str, hash: &[u8; 32]) -> Option<Caller> {
+        let Kind::File { loaded, .. } = &self.0 else { return None };
+        let loaded = loaded.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let known = loaded.known.get(id);
         let dummy = [[0; 32]];
         let hashes = known.map_or(&dummy[..], |known| &known.hashes);
-        let fits = hashes.iter().fold(subtle::Choice::from(0), |fits, other| fits | other.ct_eq(&hash));
-        match known {
-            Some(known) if bool::from(fits) && known.expires.is_none_or(|day| Utc::now().date_naive() < day) => {
-                Ok(known.caller.clone())
-            }
-            _ => Err(Refused::unauthenticated()),
-        }
+        let fits = hashes.iter().fold(subtle::Choice::from(0), |fits, other| fits | other.ct_eq(hash));
+        let counts = |known: &&Known| known.expires.is_none_or(|day| Utc::now().date_naive() < day);
+        known.filter(|_| bool::from(fits)).filter(counts).map(|known| known.caller.clone())
     }
 }
 
@@ -149,7 +164,9 @@ fn version(path: &Path) -> Result<Version> {
 
 fn load(path: &Path) -> Result<Loaded> {
     let meta = std::fs::metadata(path).map_err(|e| unreadable(path, e))?;
-    if meta.permissions().mode() & 0o077 != 0 {
+    // A volume of Kubernetes gives its files to root, and lets the group of the process read them.
+    let others = if meta.uid() == 0 { 0o037 } else { 0o077 };
+    if meta.permissions().mode() & others != 0 {
         let text = format!("other users can read the tokens file {0}: chmod 600 {0}", path.display());
         return Err(Error::new(ErrorKind::Denied, text));
     }
@@ -296,7 +313,7 @@ mod tests {
     #[test]
     fn a_file_that_others_can_read_is_refused() {
         let (_dir, path) = file("");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("ours");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("ours");
         assert_eq!(Tokens::read(&path).expect_err("readable").kind(), ErrorKind::Denied);
     }
 

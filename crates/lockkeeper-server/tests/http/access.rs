@@ -8,7 +8,7 @@ use std::sync::Arc;
 use testkit::TempDir;
 
 /// A gateway with tokens: their secrets, in the order of the rules.
-async fn guarded(rules: &[(&str, &[&str])]) -> (Served, Vec<String>) {
+pub(crate) async fn guarded(rules: &[(&str, &[&str])]) -> (Served, Vec<String>) {
     let dir = Arc::new(TempDir::new());
     let made: Vec<Made> = rules
         .iter()

@@ -1,9 +1,13 @@
 //! The API as a client without our library meets it: requests written by hand, on a real socket.
 
 mod access;
+mod door;
 mod fences;
+mod hostile;
 mod locks;
+mod metrics;
 mod mistakes;
+mod openapi;
 mod secure;
 mod waits;
 
@@ -58,16 +62,22 @@ impl Served {
     }
 
     pub(crate) async fn with(dir: Arc<TempDir>, tokens: Tokens) -> Self {
-        let store =
-            lockkeeper::store::open(format!("sqlite:{}", dir.join("locks.db").display())).await.expect("a file");
-        let audit = Lines::default();
-        let gateway = Gateway::new(store, Settings::default(), tokens, Audit::to(audit.clone())).expect("portable");
+        let (gateway, audit) = gateway_of(&dir, tokens).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let (end, ended) = oneshot::channel::<()>();
         let accept = Accept { gateway, listener, tls: None };
         tokio::spawn(accept.serve(async { drop(ended.await) }));
         Self { port, url: format!("http://127.0.0.1:{port}"), end: Some(end), dir, audit }
+    }
+
+    /// A listener for `/metrics` alone.
+    pub(crate) async fn alone(gateway: Arc<Gateway>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        tokio::spawn(Accept { gateway, listener, tls: None }.serve_metrics(std::future::pending()));
+        let (url, dir) = (format!("http://127.0.0.1:{port}"), Arc::new(TempDir::new()));
+        Self { port, url, end: None, dir, audit: Lines::default() }
     }
 
     /// Tells it to end.
@@ -107,6 +117,13 @@ impl Served {
     pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
         self.get_as(None, path).await
     }
+}
+
+/// A gateway of an SQLite file, and its audit.
+pub(crate) async fn gateway_of(dir: &TempDir, tokens: Tokens) -> (Arc<Gateway>, Lines) {
+    let store = lockkeeper::store::open(format!("sqlite:{}", dir.join("locks.db").display())).await.expect("a file");
+    let audit = Lines::default();
+    (Gateway::new(store, Settings::default(), tokens, Audit::to(audit.clone())).expect("portable"), audit)
 }
 
 fn bearer(token: Option<&str>) -> String {

@@ -30,7 +30,7 @@ async fn each_mistake_has_its_status_and_its_sentence() {
         ("/v1/break", json!({ "name": "x", "token": 0, "why": "w" }), 400, "'token' is the number"),
         ("/v1/claims/renew", json!({ "claims": [{}] }), 400, "missing field"),
         ("/v1/claims/renew", json!([]), 400, "not what this path takes"),
-        ("/v1/registers/enter", json!({ "key": "k", "pass": { "lock": "x", "token": 0 } }), 500, "cannot be a token"),
+        ("/v1/registers/enter", json!({ "key": "k", "pass": { "lock": "x", "token": 0 } }), 400, "cannot be a token"),
         ("/v1/nothing", json!({}), 404, "no such path"),
         ("/v1/lock", json!({}), 405, "another method"),
     ] {
