@@ -2,6 +2,7 @@
 
 mod common;
 mod cron;
+mod doctor;
 mod elect;
 #[cfg(test)]
 mod fuzz;
@@ -9,15 +10,20 @@ mod once;
 mod run;
 mod serve;
 mod text;
+mod top;
+mod ui;
 mod wrong;
 
 pub(crate) use common::Common;
 pub(crate) use cron::CronArgs;
+pub(crate) use doctor::DoctorArgs;
 pub(crate) use elect::{ElectArgs, Restart};
 pub(crate) use once::{OnFailure, OnceArgs};
 pub(crate) use run::RunArgs;
-pub(crate) use serve::{ServeArgs, ServeCommand};
+pub(crate) use serve::{Listen, ServeArgs, ServeCommand};
 pub(crate) use text::{ENVIRONMENT, examples};
+pub(crate) use top::TopArgs;
+pub(crate) use ui::UiArgs;
 
 use crate::exit::Failure;
 use clap::builder::PossibleValuesParser;
@@ -42,19 +48,22 @@ pub(crate) struct Cli {
 }
 
 /// The commands, in the table's order.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 18] = [
     "run",
     "elect",
     "once",
     "cron",
     "ls",
     "show",
+    "top",
     "leader",
     "history",
     "break",
     "fence",
     "store",
+    "doctor",
     "serve",
+    "ui",
     "completions",
     "man",
     "help",
@@ -106,6 +115,11 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Watch the locks that are held or waited for, on a live screen.
+    ///
+    /// Keys: q ends, the arrows choose a lock, Enter shows it and who waits for it, / filters, s sorts by waiters, age or
+    /// name, b breaks the chosen lock after its token was typed. Without a terminal one frame is printed.
+    Top(TopArgs),
     /// Show who leads an election. Exits 1 when no candidate does.
     Leader {
         /// The election.
@@ -148,11 +162,21 @@ pub(crate) enum Command {
     /// Set up a store.
     #[command(subcommand)]
     Store(StoreCommand),
+    /// Say whether a store can be trusted with locks, why not, and what to do.
+    ///
+    /// Reads the server's settings, and takes locks of its own below lk-doctor/ to see that they work and how long they
+    /// take. Exits 1 if something is worth a warning, and 2 if locks do not work there or exclude nothing.
+    Doctor(DoctorArgs),
     /// Serve the locks of a store over HTTP, for programs in any language.
     ///
     /// The gateway keeps nothing: several may serve one store, and one that ends takes no lock with it. The store must be
     /// SQLite, Redis, Redlock, PostgreSQL or MySQL.
     Serve(Box<ServeArgs>),
+    /// Show the locks of a store in the browser, on this machine only.
+    ///
+    /// The address is printed on stdout. The key in it counts once, and the browser that used it stays let in for 12
+    /// hours. The store may be of any kind: locks are looked at and broken, and none is taken.
+    Ui(UiArgs),
     /// Print a completion script for a shell.
     Completions {
         /// Which shell.

@@ -21,11 +21,16 @@ pub(crate) const NOT_FOUND: u8 = 127;
 pub(crate) const SIGNALLED: u8 = 128;
 /// `break`: no holder has the lock with that token. `leader`: none leads. `fence reset`: there is nothing to forget.
 pub(crate) const NOT_HELD: u8 = 1;
+/// `doctor`: the worst finding is a warning.
+pub(crate) const WARNED: u8 = 1;
+/// `doctor`: the worst finding is a failure.
+pub(crate) const FAILED: u8 = 2;
 
 /// What the exit codes mean.
-pub(crate) const CODES: [(&str, &str); 16] = [
+pub(crate) const CODES: [(&str, &str); 17] = [
     ("0", "done; cron: or skipped, because another machine runs it or has (--skip-code N)"),
-    ("1", "break: not held with that token; leader: none leads; fence reset: nothing to forget"),
+    ("1", "break: not held with that token; leader: none leads; fence reset: nothing to forget; doctor: a warning"),
+    ("2", "doctor: locks do not work there, or exclude nothing"),
     ("64", "the command line is wrong, or the store cannot do that"),
     ("65", "once: the key was used with another --fingerprint"),
     ("69", "the store does not answer"),
@@ -134,7 +139,7 @@ mod tests {
         let kinds = [Closed, Denied, Failed, Foreign, Mismatch, Stale, Unavailable, Unexpected, Unsupported];
         let kinds = kinds.map(ErrorKind::exit_code);
         let page = include_str!("../../../docs/operations.md");
-        for code in kinds.into_iter().chain([USAGE, CONFIG, SYSTEM, BUSY, LOST, NOT_HELD]) {
+        for code in kinds.into_iter().chain([USAGE, CONFIG, SYSTEM, BUSY, LOST, NOT_HELD, WARNED, FAILED]) {
             assert!(help().contains(&format!("\n{code:>8}  ")), "{code} is not in the help");
             assert!(page.contains(&format!("\n| {code} | ")), "{code} is not in docs/operations.md");
         }

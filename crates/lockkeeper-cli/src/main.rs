@@ -6,6 +6,7 @@
 mod args;
 mod commands;
 mod exit;
+mod metrics_file;
 mod mutant;
 mod output;
 mod stderr;
@@ -62,7 +63,9 @@ fn carry_out(parsed: Parsed) -> Result<u8, Failure> {
         Command::Fence { command } => on_runtime(commands::fence::fence(command)),
         Command::Man { command } => commands::man::man(command.as_deref()).map(|()| 0),
         Command::Serve(args) => on_threads(commands::serve::serve(store, *args)),
+        Command::Ui(args) => on_threads(commands::ui::ui(store, args)),
         Command::Store(StoreCommand::Init { url }) => on_runtime(commands::store::init(store, url.as_deref())),
+        Command::Doctor(args) => on_runtime(commands::doctor::doctor(store, args)),
         Command::Run(args) => on_runtime(commands::run::run(store, &args)),
         Command::Elect(args) => on_runtime(commands::elect::elect(store, &args)),
         Command::Once(args) => on_runtime(commands::once::once(store, &args)),
@@ -71,6 +74,7 @@ fn carry_out(parsed: Parsed) -> Result<u8, Failure> {
         Command::History { name, json } => on_runtime(commands::history::history(store, &name, json)),
         Command::Ls { prefix, json } => on_runtime(commands::ls::ls(store, prefix, json)),
         Command::Show { name, json } => on_runtime(commands::show::show(store, &name, json)),
+        Command::Top(args) => on_runtime(commands::top::top(store, args)),
         Command::Break { name, token, json } => on_runtime(commands::break_lock::break_lock(store, &name, token, json)),
     }
 }

@@ -4,6 +4,7 @@ use super::common::{Common, duration};
 use clap::Args;
 use lockkeeper::recipes::job::CatchUp;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What `cron` is told.
@@ -40,6 +41,10 @@ pub(crate) struct CronArgs {
     /// The exit code when another machine runs it now, or has run it; with 0 there is no message either.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "daemon")]
     pub(crate) skip_code: u8,
+    /// Write how the last runs went to this file, for the textfile collector of Prometheus; it ends with .prom. Each job
+    /// needs a file of its own.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) metrics_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Common,
     /// The job, such as nightly-report. Its lock is job/NAME, for `show`, `ls` and `break`.

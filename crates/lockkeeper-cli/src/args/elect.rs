@@ -3,6 +3,7 @@
 use super::common::{Common, Patience};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// What `elect` is told.
 #[derive(Debug, Args)]
@@ -18,6 +19,10 @@ pub(crate) struct ElectArgs {
     /// After Ctrl-C or TERM it never campaigns again.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Restart::Never)]
     pub(crate) restart: Restart,
+    /// Write how the last runs went to this file, for the textfile collector of Prometheus; it ends with .prom. Each job
+    /// needs a file of its own.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) metrics_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Common,
     /// The election, such as scheduler. Its lock is election/NAME, for `show`, `ls` and `break`.

@@ -36,6 +36,10 @@ pub(crate) struct RunArgs {
     /// Release when the command itself ends. Otherwise the lock is held until all it has started has ended too.
     #[arg(short = 'o', long)]
     pub(crate) close: bool,
+    /// Write how the last runs went to this file, for the textfile collector of Prometheus; it ends with .prom. Each job
+    /// needs a file of its own.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) metrics_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Common,
     /// The lock: 1 to 512 bytes, such as billing/invoices. One that begins with a dash goes after a "--" of its own.

@@ -12,14 +12,15 @@ use std::time::Duration;
 pub(crate) struct ServeArgs {
     #[command(subcommand)]
     pub(crate) command: Option<ServeCommand>,
-    /// Where clients connect. An address that other machines can reach needs --tls-cert and --tokens.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
-    pub(crate) listen: SocketAddr,
+    /// Where clients connect: an address, unix:PATH for a socket in the file system, or systemd for the socket that its
+    /// socket unit has opened. An address that other machines can reach needs --tls-cert and --tokens.
+    #[arg(long, value_name = "ADDRESS", value_parser = listen, default_value = "127.0.0.1:7420")]
+    pub(crate) listen: Listen,
     /// Who may do what; without it everything is allowed, which is for loopback only. The file is read again when it
     /// changes.
     #[arg(long, value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,
-    /// The gateway's certificate, in PEM.
+    /// The gateway's certificate, in PEM. It and the next two are read again when they change.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// Its key, in PEM.
@@ -40,9 +41,34 @@ pub(crate) struct ServeArgs {
     /// How long /readyz says no before connections are refused, when the gateway is told to end.
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
     pub(crate) drain: Duration,
-    /// Where every break and every refusal of one is written, a JSON object per line; - is stderr.
+    /// Where /metrics is served too, alone and without a token: an address that only Prometheus can reach.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
+    /// Where every break, every refusal of one and every log-in is written, a JSON object per line; - is stderr.
     #[arg(long, value_name = "FILE")]
     pub(crate) audit: Option<PathBuf>,
+    /// No pages at /: the API alone.
+    #[arg(long)]
+    pub(crate) no_ui: bool,
+}
+
+/// Where clients connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Listen {
+    Address(SocketAddr),
+    Unix(PathBuf),
+    Systemd,
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    match text.strip_prefix("unix:") {
+        Some("") => Err("unix: needs a path, such as unix:/run/lockkeeper.sock".to_owned()),
+        Some(path) => Ok(Listen::Unix(path.into())),
+        None if text == "systemd" => Ok(Listen::Systemd),
+        None => text.parse().map(Listen::Address).map_err(|_| {
+            format!("'{text}' is not an address with a port, such as 127.0.0.1:7420, nor unix:PATH, nor systemd")
+        }),
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -4,6 +4,7 @@
 use super::ready::{Begun, Ready};
 use crate::args::{ElectArgs, Restart};
 use crate::exit::{self, Failure};
+use crate::metrics_file::{MetricsFile, Outcome};
 use crate::output;
 use crate::supervise::{self, Held, Task};
 use crate::waiting::Wait;
@@ -22,8 +23,19 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 /// Runs a command while this candidate leads.
 pub(crate) async fn elect(store: Option<&str>, args: &ElectArgs) -> Result<u8, Failure> {
     let lock = output::recipe_lock("election", &args.name)?;
+    let mut file = MetricsFile::at(args.metrics_file.as_deref(), &lock)?;
+    let result = campaign(store, args, &lock, &mut file).await;
+    file.finish(result)
+}
+
+async fn campaign(
+    store: Option<&str>,
+    args: &ElectArgs,
+    lock: &LockName,
+    file: &mut MetricsFile,
+) -> Result<u8, Failure> {
     let begun = Begun::at(store, &args.common)?;
-    begun.refuse(std::slice::from_ref(&lock), false)?;
+    begun.refuse(std::slice::from_ref(lock), false)?;
     let mut ready = begun.connect(&args.common).await?;
     let mut election = ready.keeper.election(args.name.as_bytes());
     if let Some(wait) = args.patience.limit() {
@@ -33,7 +45,7 @@ pub(crate) async fn elect(store: Option<&str>, args: &ElectArgs) -> Result<u8, F
     let mut again = false;
     loop {
         let began = Instant::now();
-        let ended = lead(&mut ready, &election, &lock, args, again).await?;
+        let ended = lead(&mut ready, &election, lock, args, again, file).await?;
         if !ended.again(args.restart) {
             return Ok(ended.code);
         }
@@ -42,7 +54,7 @@ pub(crate) async fn elect(store: Option<&str>, args: &ElectArgs) -> Result<u8, F
         }
         let text = format!("{}; campaigning again in {}", ended.why, lockkeeper::duration::short(pause));
         let fields = json!({ "message": text, "code": ended.code, "pause_ms": output::ms(pause) });
-        ready.voice.tell("restarting", &text, output::named(&lock, fields));
+        ready.voice.tell("restarting", &text, output::named(lock, fields));
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             number = ready.signals.ending() => return Err(Failure::signalled(number)),
@@ -94,6 +106,7 @@ async fn lead(
     lock: &LockName,
     args: &ElectArgs,
     again: bool,
+    file: &mut MetricsFile,
 ) -> Result<Ended, Failure> {
     let Ready { keeper, voice, signals, chosen } = ready;
     let wait = Wait { keeper, names: std::slice::from_ref(lock), voice, reminder: REMINDER };
@@ -101,7 +114,14 @@ async fn lead(
     let leadership = match campaign {
         Ok(leadership) => leadership,
         Err(error) if args.restart != Restart::Never && passes(&error, again) => return Ok(Ended::failed(&error)),
-        Err(error) => return Err(wait.failure(error, args.patience.limit(), args.patience.busy_code).await),
+        Err(error) => {
+            let is_busy = error.kind() == ErrorKind::Busy;
+            let failure = wait.failure(error, args.patience.limit(), args.patience.busy_code).await;
+            if is_busy {
+                file.ended(Outcome::Busy, failure.code);
+            }
+            return Err(failure);
+        }
     };
     let held = Held::by(leadership.lease(), leadership.pass());
     wait.acquired(&held, after);
@@ -116,7 +136,10 @@ async fn lead(
         close: false,
         echo: None,
     };
-    let ended = match supervise::run(task, voice, signals).await {
+    file.started(Some(after.time()));
+    let ran = supervise::run(task, voice, signals).await;
+    let outcome = Outcome::of(&ran);
+    let ended = match ran {
         Ok(outcome) => {
             let code = outcome.code();
             let why = match (&outcome.stopped, outcome.end.signal()) {
@@ -133,6 +156,7 @@ async fn lead(
         }
     };
     let resigned = leadership.resign().await;
+    file.ended(outcome, ended.code);
     let last = !ended.again(args.restart);
     ready.tell_released(lock, resigned, ended.code, last).await;
     Ok(ended)

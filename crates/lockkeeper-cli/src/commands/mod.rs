@@ -3,6 +3,7 @@
 pub(crate) mod break_lock;
 pub(crate) mod completions;
 pub(crate) mod cron;
+pub(crate) mod doctor;
 pub(crate) mod elect;
 pub(crate) mod fence;
 pub(crate) mod history;
@@ -16,3 +17,5 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod store;
+pub(crate) mod top;
+pub(crate) mod ui;

@@ -3,6 +3,7 @@
 use super::ready::{Begun, Ready};
 use crate::args::RunArgs;
 use crate::exit::Failure;
+use crate::metrics_file::{MetricsFile, Outcome};
 use crate::output;
 use crate::supervise::{self, Held, Hold, Limit, Progress, Task};
 use crate::waiting::{REMINDER, Wait};
@@ -14,6 +15,17 @@ use std::time::Duration;
 /// Runs a command under a lock.
 pub(crate) async fn run(store: Option<&str>, args: &RunArgs) -> Result<u8, Failure> {
     let names = names(args)?;
+    let mut file = MetricsFile::at(args.metrics_file.as_deref(), &names[0])?;
+    let result = run_under(store, args, names, &mut file).await;
+    file.finish(result)
+}
+
+async fn run_under(
+    store: Option<&str>,
+    args: &RunArgs,
+    names: Vec<LockName>,
+    file: &mut MetricsFile,
+) -> Result<u8, Failure> {
     if args.stall_limit.is_some() && args.progress_file.is_none() && args.close {
         return Err(Failure::usage(
             "--close lets the output outlive the lock, so it cannot count for --stall-limit; give --progress-file",
@@ -39,6 +51,9 @@ pub(crate) async fn run(store: Option<&str>, args: &RunArgs) -> Result<u8, Failu
                 );
                 voice.tell("notice", &text, output::named(&names[0], json!({ "message": text })));
             }
+            if is_busy {
+                file.ended(Outcome::Busy, failure.code);
+            }
             return Err(failure);
         }
     };
@@ -56,7 +71,10 @@ pub(crate) async fn run(store: Option<&str>, args: &RunArgs) -> Result<u8, Failu
         kill_at: supervise::LAST,
         close: args.close,
     };
-    let code = supervise::run(task, voice, signals).await.map_or_else(
+    file.started(Some(after.time()));
+    let ended = supervise::run(task, voice, signals).await;
+    let outcome = Outcome::of(&ended);
+    let code = ended.map_or_else(
         |failure| {
             failure.tell();
             failure.code
@@ -64,6 +82,7 @@ pub(crate) async fn run(store: Option<&str>, args: &RunArgs) -> Result<u8, Failu
         |outcome| outcome.code(),
     );
     let released = guards.release().await;
+    file.ended(outcome, code);
     ready.tell_released(&names[0], released, code, true).await;
     Ok(code)
 }

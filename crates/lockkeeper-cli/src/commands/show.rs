@@ -13,15 +13,16 @@ pub(crate) async fn show(store: Option<&str>, name: &OsStr, json: bool) -> Resul
     let chosen = store::choose(store)?;
     let keeper = chosen.connect().await?;
     let record = keeper.inspect(&name).await?.unwrap_or_else(|| Record::new(name));
-    let worst = worst_hand_over(&record, keeper.info());
     if json {
+        let worst = worst_hand_over(&record, keeper.info());
         let mut object = output::record_json(&record);
         object["v"] = json!(output::JSON_VERSION);
         object["store"] = json!(keeper.info().scheme);
         object["worst_hand_over_ms"] = json!(worst.map(output::ms));
         output::print_json(&object)?;
     } else {
-        output::print(&page(&record, keeper.info().scheme, worst))?;
+        let heading = format!("{} ({})", output::bold(&record.name.to_string()), keeper.info().scheme);
+        output::print(&format!("{heading}\n{}", body(&record, keeper.info())))?;
     }
     Ok(0)
 }
@@ -32,8 +33,9 @@ fn worst_hand_over(record: &Record, info: &StoreInfo) -> Option<Duration> {
     Some(info.worst_hand_over(longest))
 }
 
-fn page(record: &Record, scheme: &str, worst: Option<Duration>) -> String {
-    let mut text = format!("{} ({scheme})\n", output::bold(&record.name.to_string()));
+/// Everything about a lock but its name.
+pub(super) fn body(record: &Record, info: &StoreInfo) -> String {
+    let mut text = String::new();
     if record.holders.is_empty() {
         text += "  not held\n";
     }
@@ -48,7 +50,7 @@ fn page(record: &Record, scheme: &str, worst: Option<Duration>) -> String {
     if let Some(remark) = &record.remark {
         text += &format!("  {remark}\n");
     }
-    if let Some(worst) = worst {
+    if let Some(worst) = worst_hand_over(record, info) {
         text += &format!(
             "  if a holder died now, the lock would be free in {} at the latest\n",
             lockkeeper::duration::short(worst)

@@ -103,6 +103,6 @@ impl Supervisor<'_> {
 }
 
 /// Whether a shell would notice a stop and undo it; the kernel checks this too before it carries out a Ctrl-Z.
-pub(super) fn can_stop() -> bool {
+pub(crate) fn can_stop() -> bool {
     !processes::is_ignored(Signal::TSTP) && has_a_shell_above()
 }

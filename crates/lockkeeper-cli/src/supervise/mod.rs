@@ -31,6 +31,7 @@ pub(crate) use ancestors::{Wanted, refuse};
 pub(crate) use child::End;
 pub(crate) use echo::{Echo, Stream, write};
 pub(crate) use hold::{Held, Hold};
+pub(crate) use jobs::can_stop;
 pub(crate) use link::check;
 pub(crate) use progress::Progress;
 pub(crate) use signals::Signals;

@@ -44,6 +44,13 @@ pub(crate) struct After {
     away: Option<Duration>,
 }
 
+impl After {
+    /// How long it took.
+    pub(crate) fn time(&self) -> Duration {
+        self.time
+    }
+}
+
 impl Wait<'_> {
     /// Waits for `taking`, and tells who holds the lock.
     ///

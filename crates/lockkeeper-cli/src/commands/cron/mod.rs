@@ -6,6 +6,7 @@ use super::loan::{Lent, Next, loan};
 use super::ready::{Begun, Ready};
 use crate::args::CronArgs;
 use crate::exit::{self, Failure};
+use crate::metrics_file::{MetricsFile, Outcome};
 use crate::output;
 use crate::supervise::{self, Held, Limit, Task};
 use lockkeeper::recipes::Job;
@@ -23,11 +24,17 @@ type Started = lockkeeper::Result<Report<(), String>>;
 /// Runs a command if it is its turn, or keeps its schedule.
 pub(crate) async fn cron(store: Option<&str>, args: &CronArgs) -> Result<u8, Failure> {
     let lock = output::recipe_lock("job", &args.name)?;
+    let mut file = MetricsFile::at(args.metrics_file.as_deref(), &lock)?;
+    let result = start(store, args, &lock, &mut file).await;
+    file.finish(result)
+}
+
+async fn start(store: Option<&str>, args: &CronArgs, lock: &LockName, file: &mut MetricsFile) -> Result<u8, Failure> {
     let begun = Begun::at(store, &args.common)?;
-    begun.refuse(std::slice::from_ref(&lock), false)?;
+    begun.refuse(std::slice::from_ref(lock), false)?;
     let mut ready = begun.connect(&args.common).await?;
     let job = describe(&ready.keeper, args);
-    let mut cron = Cron { ready: &mut ready, args, job: &job, lock: &lock, code: 0, wanted: false };
+    let mut cron = Cron { ready: &mut ready, args, job: &job, lock, file, code: 0, wanted: false };
     if args.daemon {
         return cron.keep_schedule().await;
     }
@@ -62,6 +69,7 @@ struct Cron<'a> {
     args: &'a CronArgs,
     job: &'a Job,
     lock: &'a LockName,
+    file: &'a mut MetricsFile,
     /// The exit code of the last command.
     code: u8,
     /// The user has ended the command.
@@ -118,7 +126,9 @@ impl Cron<'_> {
             close: false,
             echo: None,
         };
+        self.file.started(None);
         let (outcome, lost) = lent.beside(start, supervise::run(task, voice, signals)).await;
+        let counted = Outcome::of(&outcome);
         let done = match outcome {
             Ok(outcome) => {
                 self.code = outcome.code();
@@ -136,12 +146,13 @@ impl Cron<'_> {
                 Err(failure.text)
             }
         };
+        self.file.ended(counted, self.code);
         lent.give_back(done);
         lost
     }
 
     /// The exit code of one start, and what there is to say about it.
-    fn report(&self, started: Started) -> Result<u8, Failure> {
+    fn report(&mut self, started: Started) -> Result<u8, Failure> {
         let report = match started {
             Ok(report) => report,
             // The command was stopped, and that was told.
@@ -156,6 +167,7 @@ impl Cron<'_> {
         let skipped = report.skipped.filter(|_| report.runs.is_empty());
         let Some(skipped) = skipped else { return Ok(self.code) };
         let code = self.args.skip_code;
+        self.file.ended(Outcome::Busy, code);
         // With code 0 a skipped run counts as success, and cron would mail a message.
         let said = format!("'{}' is skipped: {skipped}", self.lock);
         let fields = json!({ "message": said, "code": code });
