@@ -1,0 +1,3 @@
+module example/hold
+
+go 1.19
