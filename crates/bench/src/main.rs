@@ -1,11 +1,13 @@
 //! Benchmarks, each beside the raw floor in the same run: interleaved rounds, medians, ratios.
 //!
-//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper|recipes]`; without a name, all of them.
-//! `growth` draws how cost grows with work, `simulate` how many keepers a server carries: neither runs by itself.
+//! `cargo run --release -p bench [-- memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper|recipes|gateway]`; without a name, all of them.
+//! `growth` draws how cost grows with work, `simulate` how many keepers a server carries, `gateway load [MINUTES]` keeps a
+//! gateway busy: none of them runs by itself.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to report")]
 
 mod etcd;
+mod gateway;
 mod growth;
 mod handover;
 mod measure;
@@ -27,6 +29,8 @@ fn main() {
         ["peer", store] => handover::peer(store),
         ["renew", store] => renew::hold(store),
         ["leader", store] => recipes::lead(store),
+        ["gateway-serve", store] => gateway::serve(store),
+        ["gateway", "load", ref rest @ ..] => gateway::load(rest),
         ["growth-child", store, parts] => growth::child(store, parts, false),
         ["growth-child", store, parts, "--quick"] => growth::child(store, parts, true),
         ["growth", ref rest @ ..] => growth::run(rest),
@@ -48,6 +52,7 @@ fn main() {
                 postgres::run,
                 zookeeper::run,
                 recipes::run,
+                gateway::run,
             ] {
                 part();
             }
@@ -62,8 +67,9 @@ fn main() {
         ["postgres"] => postgres::run(),
         ["zookeeper"] => zookeeper::run(),
         ["recipes"] => recipes::run(),
+        ["gateway"] => gateway::run(),
         _ => println!(
-            "usage: bench [memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper|recipes|growth|simulate]"
+            "usage: bench [memory|sqlite|handover|renew|redis|mysql|etcd|postgres|zookeeper|recipes|gateway|growth|simulate]"
         ),
     }
 }

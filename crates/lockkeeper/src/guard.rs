@@ -9,6 +9,7 @@ use crate::name::LockName;
 use crate::pass::{Pass, SharedPass};
 use crate::store::{LossReason, Mode, Release};
 use crate::token::{HolderId, Token};
+use crate::trace;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -30,11 +31,13 @@ pub struct Guard {
     key: u64,
     keeper: Arc<Inner>,
     done: bool,
+    span: tracing::Span,
 }
 
 impl Guard {
     pub(crate) fn new(keeper: Arc<Inner>, key: u64, cell: Arc<Cell>) -> Self {
-        Self { lease: Lease { cell, engine: keeper.engine.clone() }, key, keeper, done: false }
+        let lease = Lease { cell, engine: keeper.engine.clone() };
+        Self { span: trace::hold(&lease), lease, key, keeper, done: false }
     }
 
     /// A read-only view; a clone of it can be handed to the work. It does not keep the lock.
@@ -145,6 +148,7 @@ impl Drop for Guard {
         if !self.done && !planted("drop-does-nothing") {
             self.keeper.engine.release_later(self.key);
         }
+        trace::ended(&self.span, &self.lease);
     }
 }
 

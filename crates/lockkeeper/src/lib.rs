@@ -96,6 +96,7 @@ pub mod testing;
 mod text;
 mod timing;
 pub mod token;
+mod trace;
 #[cfg(any(feature = "postgres", feature = "transaction-tokio-postgres-0-7"))]
 pub mod transaction;
 mod url;

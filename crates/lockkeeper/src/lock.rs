@@ -6,10 +6,12 @@ use crate::guard::{Guard, Lease};
 use crate::keeper::{Inner, check_end, check_ttl, note};
 use crate::name::LockName;
 use crate::store::{Held, Mode};
+use crate::trace;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::Instrument as _;
 
 /// What to take and how; cheap to clone, owns its keeper. Settings left alone are the keeper's.
 #[derive(Clone)]
@@ -210,7 +212,10 @@ impl Lock {
 
     async fn take(&self, wait: Option<Duration>) -> Result<Result<Guard, Option<Held>>> {
         let spec = self.spec(wait)?;
-        Ok(self.made(self.keeper.engine.acquire(&spec).await?))
+        let span = trace::acquire(&spec, self.keeper.engine.info.scheme);
+        let acquired = self.keeper.engine.acquire(&spec).instrument(span.clone()).await;
+        trace::acquired(&span, &acquired);
+        Ok(self.made(acquired?))
     }
 
     /// The guard of a grant.

@@ -7,7 +7,7 @@ fn examples_run() {
     // Beside the programs of the tests: `cargo test` builds both.
     let here = std::env::current_exe().expect("this program has a file");
     let folder = here.ancestors().nth(2).expect("the folder of the build").join("examples");
-    for name in ["first", "skip_if_busy", "transfer", "work_queue", "quota"] {
+    for name in ["first", "skip_if_busy", "transfer", "work_queue", "quota", "opentelemetry"] {
         let program = folder.join(name);
         assert!(
             program.exists(),

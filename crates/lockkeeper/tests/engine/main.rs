@@ -12,5 +12,6 @@ mod metrics;
 mod queue;
 mod settings;
 mod several;
+mod spans;
 mod stall;
 mod time;

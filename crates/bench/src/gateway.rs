@@ -1,0 +1,142 @@
+//! What a gateway costs: cycles and hand-overs through it beside direct ones on the same Redis; and `gateway load`, many
+//! clients at once for minutes.
+
+mod client;
+mod load;
+
+use crate::measure::{Contestant, median_ratio, quantile, rounds_on, table};
+use crate::redis::runtime;
+use lockkeeper::Keeper;
+use lockkeeper::clock::system_now;
+use lockkeeper_server::auth::Tokens;
+use lockkeeper_server::{Accept, Audit, Gateway, Settings};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use testkit::RedisServer;
+use tokio::runtime::Runtime;
+
+/// Hand-overs of each kind.
+const HAND_OVERS: usize = 300;
+/// Tasks that ask at the same time.
+const TASKS: u32 = 64;
+
+pub(crate) fn run() {
+    let redis = RedisServer::new();
+    let gateway = Process::start(&redis.url());
+    let runtime = runtime();
+    let connect = |url: &str| runtime.block_on(Keeper::connect(url)).unwrap();
+    let direct = [connect(&redis.url()), connect(&redis.url())];
+    let through = [connect(&gateway.url()), connect(&gateway.url())];
+    let servers = [redis.pid(), gateway.pid()];
+    let (runtime, direct, through) = (&runtime, &direct, &through);
+    let contestants = |cycles: fn(&Runtime, &Keeper, u32)| -> Vec<Contestant<'_>> {
+        vec![
+            ("direct", Box::new(move |n| cycles(runtime, &direct[0], n))),
+            ("through a gateway", Box::new(move |n| cycles(runtime, &through[0], n))),
+        ]
+    };
+    table("A gateway before Redis: acquire + release, one task", &rounds_on(&servers, 20, 200, contestants(serial)));
+    table(
+        &format!("A gateway before Redis: acquire + release, {TASKS} tasks"),
+        &rounds_on(&servers, 20, 40 * TASKS, contestants(many)),
+    );
+    let (mut straight, mut around) = (Vec::new(), Vec::new());
+    for _ in 0..HAND_OVERS {
+        straight.push(hand_over(runtime, direct));
+        around.push(hand_over(runtime, through));
+    }
+    println!("\n### A gateway before Redis: from a release to the next keeper's grant, {HAND_OVERS} times\n");
+    println!("| | p50 µs | p99 µs | x direct (p50) |\n|---|---|---|---|");
+    for (name, sample) in [("direct", &straight), ("through a gateway", &around)] {
+        let (p50, p99) = (quantile(sample, 0.5), quantile(sample, 0.99));
+        println!("| {name} | {p50:.0} | {p99:.0} | {:.2} |", p50 / quantile(&straight, 0.5));
+    }
+    println!("\nRound by round the median ratio is {:.2}.", median_ratio(&around, &straight));
+}
+
+/// `bench gateway load`.
+pub(crate) fn load(args: &[&str]) {
+    load::run(args);
+}
+
+fn serial(runtime: &Runtime, keeper: &Keeper, count: u32) {
+    runtime.block_on(cycles(keeper.clone(), "one".to_owned(), count));
+}
+
+fn many(runtime: &Runtime, keeper: &Keeper, count: u32) {
+    let tasks: Vec<_> =
+        (0..TASKS).map(|task| runtime.spawn(cycles(keeper.clone(), format!("many/{task}"), count / TASKS))).collect();
+    for task in tasks {
+        runtime.block_on(task).unwrap();
+    }
+}
+
+async fn cycles(keeper: Keeper, name: String, count: u32) {
+    for _ in 0..count {
+        keeper.lock(&name).acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+/// In µs.
+fn hand_over(runtime: &Runtime, [holder, waiter]: &[Keeper; 2]) -> f64 {
+    let guard = runtime.block_on(holder.lock("baton").acquire()).unwrap();
+    let lock = waiter.lock("baton");
+    let granted = runtime.spawn(async move {
+        let guard = lock.acquire().await.unwrap();
+        (system_now(), guard)
+    });
+    // In line for sure: the record says so.
+    while runtime.block_on(holder.inspect("baton")).unwrap().is_none_or(|record| record.waiting == 0) {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let released = system_now();
+    runtime.block_on(guard.release()).unwrap();
+    let (at, guard) = runtime.block_on(granted).unwrap();
+    runtime.block_on(guard.release()).unwrap();
+    at.since(released).as_secs_f64() * 1e6
+}
+
+/// The other process: a gateway of a store, until its input ends. Says its port.
+pub(crate) fn serve(store: &str) {
+    runtime().block_on(async {
+        let store = lockkeeper::store::open(store).await.unwrap();
+        let gateway = Gateway::new(store, Settings::default(), Tokens::open(), Audit::none()).unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        println!("{}", listener.local_addr().unwrap().port());
+        let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+        Accept { gateway, listener, tls: None }.serve(async { drop(ended.await) }).await;
+    });
+}
+
+/// A gateway in a process of its own, so that its CPU and memory can be told from the client's.
+struct Process {
+    child: Child,
+    port: u16,
+}
+
+impl Process {
+    fn start(store: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut child =
+            command.args(["gateway-serve", store]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self { child, port: line.trim().parse().unwrap() }
+    }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
