@@ -9,6 +9,7 @@ mod thin;
 mod watch;
 
 pub(crate) use locks::break_by;
+pub(crate) use recipes::{inspect, read};
 
 use crate::auth::{Caller, Verb};
 use crate::gateway::Gateway;

@@ -151,13 +151,13 @@ fn turn_name(name: &LockName) -> Result<LockName> {
 }
 
 /// The lock, as the store has it.
-async fn inspect(gateway: &Gateway, name: &LockName) -> Result<Option<Record>> {
+pub(crate) async fn inspect(gateway: &Gateway, name: &LockName) -> Result<Option<Record>> {
     let name = name.clone();
     gateway.act(|store| async move { store.inspect(&name).await }).await.flatten()
 }
 
 /// A recipe's value.
-async fn read<T: DeserializeOwned>(gateway: &Gateway, key: &LockName) -> Result<Option<T>> {
+pub(crate) async fn read<T: DeserializeOwned>(gateway: &Gateway, key: &LockName) -> Result<Option<T>> {
     let key = key.clone();
     let value = gateway.act(|store| async move {
         let registers = store.registers().ok_or_else(|| none(&*store))?;

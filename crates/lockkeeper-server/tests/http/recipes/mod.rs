@@ -5,6 +5,7 @@ pub(crate) mod documented;
 mod elections;
 mod jobs;
 mod once;
+mod script;
 mod unanswered;
 
 use crate::{Served, store_url};

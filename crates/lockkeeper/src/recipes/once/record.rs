@@ -172,6 +172,11 @@ impl Record {
         self.token
     }
 
+    /// The number of its run.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
     /// Of the runner with this token, which has not ended: its number, and whether an earlier one never did.
     pub fn under_way(&self, token: Token) -> Option<(u32, bool)> {
         (self.state == State::Running && self.token == token.get()).then_some((self.attempt, self.left))
