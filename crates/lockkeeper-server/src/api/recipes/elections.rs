@@ -1,6 +1,8 @@
 //! Elections: campaign, proclaim another value, resign, and ask who leads.
 
-use super::{Taking, Who, allowed, enter, held, inspect, read, recipe_name, token_of, usual_ttl, write};
+use super::{
+    Taking, Who, allowed, enter, held, inspect, need_registers, read, recipe_name, token_of, usual_ttl, write,
+};
 use crate::api::locks::{Asked, One, understood};
 use crate::api::thin::give_up;
 use crate::api::{Asking, with_name};
@@ -76,26 +78,26 @@ pub(in crate::api) async fn campaign(
     })))
 }
 
-/// Writes a value, unless it stands there already; its sequence. Without `who` it is the leader that stands there.
+/// Writes a value, unless it stands there already; its sequence. `new` is who has just got the lock. Without it the term must
+/// still be held, and its leader is the one that stands there.
 async fn proclaimed(
     gateway: &Gateway,
     name: &LockName,
     pass: &Pass,
     value: String,
-    who: Option<&Note>,
+    new: Option<&Note>,
 ) -> Answered<u64> {
     let found: Option<Proclaimed> = enter(gateway, name, pass).await?;
-    let before = found.as_ref().filter(|found| found.term == pass.token.get());
-    let known = before.map(Proclaimed::who).unwrap_or_default();
-    let Some(next) = Proclaimed::after(before, pass.token, value, who.unwrap_or(&known)) else {
-        return Ok(before.map_or(1, |before| before.sequence));
-    };
-    // No leader while its lease is over, although no later one has come: followers would not see the value.
-    if holding(inspect(gateway, name).await?.as_ref()) != Some(pass.token) {
+    // A term may be over although no later one has begun: followers would not see the value.
+    if new.is_none() && holding(inspect(gateway, name).await?.as_ref()) != Some(pass.token) {
         return Err(Refused::lost(LossReason::Gone));
     }
-    write(gateway, name, pass, &next, None).await?;
-    Ok(next.sequence)
+    let before = found.as_ref().filter(|found| found.term == pass.token.get());
+    let known = before.map(Proclaimed::who).unwrap_or_default();
+    match Proclaimed::after(before, pass.token, value, new.unwrap_or(&known)) {
+        Some(next) => write(gateway, name, pass, &next, None).await.map(|()| next.sequence),
+        None => Ok(before.map_or(1, |before| before.sequence)),
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -158,6 +160,7 @@ pub(in crate::api) async fn leader(
     let asked = query.bytes()?;
     let name = LockName::new(name(&asked))?;
     asking.caller.need(Verb::Read, &name)?;
+    need_registers(&gateway)?;
     let found = find(|| inspect(&gateway, &name), || read(&gateway, &name)).await?;
     let leader = found.ok_or_else(Refused::no_leader)?;
     let fields = json!({

@@ -1,7 +1,7 @@
 //! Jobs that many machines start and one runs: whether to run now.
 
 use super::runs::{kept, now, object, wall};
-use super::{ROUNDS, Taking, Who, enter, is_busy, read, unsettled, usual_ttl, write};
+use super::{ROUNDS, Taking, Who, enter, is_busy, read, turn_name, unsettled, usual_ttl, write};
 use crate::api::Asking;
 use crate::gateway::Gateway;
 use crate::input::json;
@@ -88,6 +88,8 @@ pub(in crate::api) async fn begin(
     let body: Begin = json(&headers, &body)?;
     let asked = name_bytes(body.name.as_deref(), body.name_hex.as_deref())?;
     let name = LockName::new(name(&asked))?;
+    // A name that is too long is told before the lock is taken.
+    turn_name(&name)?;
     let settings = Settings {
         every: body.every_ms.map(Duration::from_millis),
         at: body.cron,
@@ -112,7 +114,7 @@ pub(in crate::api) async fn begin(
 impl Start {
     /// Takes the lock and enters a run into the register, or says why there is none.
     async fn run(&self) -> Answered<Json<Value>> {
-        let (mut wait, mut trouble) = (Duration::ZERO, None);
+        let (mut wait, mut patience, mut trouble) = (Duration::ZERO, self.taking.wait, None);
         // The token of an entry of this start that was not answered: its work has not begun.
         let mut unheard: Option<Token> = None;
         for _ in 0..ROUNDS {
@@ -123,7 +125,8 @@ impl Start {
                 Some(why) if !book.is_running() => return Ok(skipped(&why)),
                 _ => {}
             }
-            let granted = match self.taking.lock(if why.is_some() { Duration::ZERO } else { wait }).await {
+            let wait_now = if why.is_none() { std::mem::take(&mut wait) } else { Duration::ZERO };
+            let granted = match self.taking.lock(wait_now).await {
                 Ok(granted) => granted,
                 Err(refused) if is_busy(&refused) => {
                     let held: Held = refused.problem.held.unwrap_or_default().into();
@@ -131,8 +134,8 @@ impl Start {
                         return Ok(skipped(&why));
                     }
                     // Its holder has not written yet which window it runs, and may have died: worth a wait in line.
-                    if wait < self.taking.wait {
-                        wait = self.taking.wait;
+                    if !patience.is_zero() {
+                        wait = std::mem::take(&mut patience);
                         continue;
                     }
                     return Ok(skipped(&Skipped::Busy { held: Box::new(held) }));

@@ -46,6 +46,10 @@ fn recipe_name(of: fn(&[u8]) -> Vec<u8>, name: Option<&str>, name_hex: Option<&s
 fn allowed(gateway: &Gateway, asking: &Asking, name: &LockName) -> Answered<()> {
     asking.caller.need(Verb::Acquire, name)?;
     asking.caller.need(Verb::Register, name)?;
+    need_registers(gateway)
+}
+
+fn need_registers(gateway: &Gateway) -> Answered<()> {
     match gateway.store.registers() {
         Some(_) => Ok(()),
         None => Err(none(&*gateway.store).into()),

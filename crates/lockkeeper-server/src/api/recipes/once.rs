@@ -1,7 +1,7 @@
 //! An effect that happens once for a key: begin, and say what came out.
 
 use super::{ROUNDS, Taking, Who, allowed, enter, give_back, held, is_busy, read, recipe_name, token_of, unsettled};
-use super::{usual_ttl, write};
+use super::{turn_name, usual_ttl, write};
 use crate::api::Asking;
 use crate::api::registers::stale;
 use crate::gateway::Gateway;
@@ -82,6 +82,8 @@ pub(in crate::api) async fn begin(
     let clock = ClientClock::new();
     let body: Begin = json(&headers, &body)?;
     let name = recipe_name(name, body.key.as_deref(), body.key_hex.as_deref())?;
+    // A name that is too long is told before the lock is taken.
+    turn_name(&name)?;
     let mut terms = Terms { schema: body.schema, ..Terms::default() };
     if let Some(request) = &body.fingerprint {
         terms = terms.fingerprint(request.as_bytes());
@@ -92,8 +94,9 @@ pub(in crate::api) async fn begin(
     if let Some(answer) = look(&taking, &terms).await? {
         return answer;
     }
+    let mut wait = taking.wait;
     for _ in 0..ROUNDS {
-        let granted = match taking.lock(taking.wait).await {
+        let granted = match taking.lock(std::mem::take(&mut wait)).await {
             // The holder may have ended the work since the last look.
             Err(busy) if is_busy(&busy) => return look(&taking, &terms).await?.unwrap_or(Err(busy)),
             granted => granted?,

@@ -1,6 +1,7 @@
 //! The recipes by hand, and beside programs that have the library: both exclude and understand each other.
 
 mod access;
+mod crowd;
 pub(crate) mod documented;
 mod elections;
 mod jobs;

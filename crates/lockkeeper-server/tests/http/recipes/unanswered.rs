@@ -35,6 +35,7 @@ struct Network {
     /// How many of the next releases do not arrive.
     deaf: Mutex<usize>,
     late: Mutex<Vec<Letter>>,
+    registers: bool,
 }
 
 fn lost<T>() -> Result<T> {
@@ -81,7 +82,7 @@ impl Store for Network {
     }
 
     fn registers(&self) -> Option<&dyn Register> {
-        Some(self)
+        self.registers.then_some(self)
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
@@ -121,10 +122,14 @@ impl Store for Network {
 
 /// A gateway behind which the next writes go these ways, and so many releases do not arrive.
 async fn served(ways: &[Way], deaf: usize) -> (Served, Arc<Network>) {
+    behind(ways, deaf, true).await
+}
+
+async fn behind(ways: &[Way], deaf: usize, registers: bool) -> (Served, Arc<Network>) {
     let dir = Arc::new(TempDir::new());
     let store = lockkeeper::store::open(store_url(&dir)).await.expect("a file");
     let writes = Mutex::new(ways.iter().rev().copied().collect());
-    let network = Arc::new(Network { store, writes, deaf: Mutex::new(deaf), late: Mutex::default() });
+    let network = Arc::new(Network { store, writes, deaf: Mutex::new(deaf), late: Mutex::default(), registers });
     let gateway = Gateway::new(network.clone(), Settings::default(), Tokens::open(), Audit::none()).expect("portable");
     (Served::of(gateway, dir, Lines::default()).await, network)
 }
@@ -198,4 +203,22 @@ async fn a_campaign_whose_value_was_not_written_gives_the_lock_back() {
     assert_eq!(served.post("/v1/elections/campaign", next).await.0, 200);
     assert!(matches!(network.deliver().await, Written::Stale { .. }));
     assert_eq!(served.get("/v1/elections/leader?name=s").await.1["value"], json!("second"));
+}
+
+/// As behind Redlock: it is said before a lock is taken.
+#[tokio::test]
+async fn a_store_without_registers_has_no_recipes() {
+    let (served, _network) = behind(&[], 0, false).await;
+    for (path, body) in [
+        ("/v1/once/begin", json!({ "key": "x" })),
+        ("/v1/once/finish", json!({ "key": "x", "holder": holder(), "token": 7, "result": 1 })),
+        ("/v1/elections/campaign", json!({ "name": "x" })),
+        ("/v1/jobs/begin", json!({ "name": "x" })),
+    ] {
+        assert_eq!(kind(&served.post(path, body).await), (501, "unsupported"), "{path}");
+    }
+    for path in ["/v1/elections/leader?name=x", "/v1/jobs/history?name=x"] {
+        assert_eq!(kind(&served.get(path).await), (501, "unsupported"), "{path}");
+    }
+    assert_eq!(served.get("/v1/locks").await.1["locks"], json!([]));
 }

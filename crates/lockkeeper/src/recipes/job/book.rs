@@ -223,6 +223,31 @@ mod tests {
     }
 
     #[test]
+    fn a_run_is_found_by_its_token() {
+        let token = |number| Token::new(number).unwrap();
+        let open = |number| Start::new(Some(number * 100), token(number), 1000, &Note::default(), false);
+        let mut book = Book::default();
+        assert_eq!((book.latest(), book.under_way(token(1)), book.ended(token(1))), (None, None, None));
+        book.begin(open(1), 20);
+        assert_eq!(book.under_way(token(1)), Some(Begun { window: Some(100), interrupted: None }));
+        let interrupted = book.begin(open(2), 20);
+        assert!(interrupted.is_some());
+        // A request that comes again is told the same.
+        assert_eq!(book.under_way(token(2)), Some(Begun { window: Some(200), interrupted }));
+        assert_eq!((book.under_way(token(1)), book.ended(token(1))), (None, Some(Ended::Interrupted)));
+        book.end_at(1500, Ended::Failed, "", 20);
+        assert_eq!(
+            (book.ended(token(2)), book.latest(), book.is_running()),
+            (Some(Ended::Failed), Some(token(2)), false)
+        );
+        assert_eq!(book.history(false).runs[0].took, Some(Duration::from_millis(500)));
+        book.begin(open(3), 20);
+        assert_eq!(book.under_way(token(3)).unwrap().interrupted, None, "the run before it has ended");
+        book.end_at(900, Ended::Done, "", 20);
+        assert_eq!(book.history(false).runs[0].took, Some(Duration::ZERO), "another machine's clock is ahead");
+    }
+
+    #[test]
     fn an_older_window_never_moves_the_last_one_back() {
         let mut book = Book::default();
         for window in [300, 200] {
