@@ -55,10 +55,8 @@ struct Done {
     result: Box<RawValue>,
 }
 
-impl Done {
-    fn new(result: Box<RawValue>) -> Response {
-        Json(Self { v: VERSION, state: "done", result }).into_response()
-    }
+fn done(result: Box<RawValue>) -> Response {
+    Json(Done { v: VERSION, state: "done", result }).into_response()
 }
 
 /// What a request makes of a token.
@@ -134,7 +132,7 @@ pub(in crate::api) async fn begin(
 async fn look(taking: &Taking, terms: &Terms) -> Answered<Option<Answered<Response>>> {
     let found = read::<Record>(&taking.gateway, taking.name()).await?;
     Ok(match judge(found.as_ref(), terms) {
-        Verdict::Settled(answer) => Some(answer.map(Done::new).map_err(|e| e.for_lock(taking.name()).into())),
+        Verdict::Settled(answer) => Some(answer.map(done).map_err(|e| e.for_lock(taking.name()).into())),
         Verdict::Open { .. } => None,
     })
 }
@@ -146,7 +144,7 @@ async fn turn(taking: &Taking, token: Token, terms: &Terms) -> Answered<Turn> {
     let found: Option<Record> = enter(gateway, name, &pass).await?;
     let (attempt, left) = match judge(found.as_ref(), terms) {
         Verdict::Settled(answer) => {
-            return Ok(Turn::Settled(answer.map(Done::new).map_err(|e| e.for_lock(name).into())));
+            return Ok(Turn::Settled(answer.map(done).map_err(|e| e.for_lock(name).into())));
         }
         Verdict::Open { .. } if !first => {
             let under_way = found.and_then(|record| record.under_way(token));
