@@ -97,6 +97,24 @@ impl Refused {
         refused
     }
 
+    /// No run of the recipe has that token.
+    pub(crate) fn no_run() -> Self {
+        Self::new("not-held", 409, "no run with that token has begun here, or its record has ended")
+    }
+
+    /// The run has ended, and not as this request says.
+    pub(crate) fn ended(how: &str) -> Self {
+        Self::new("not-held", 409, format!("the run with that token has ended before, as '{how}'"))
+    }
+
+    /// No candidate leads: the next one may, so asking again may help.
+    pub(crate) fn no_leader() -> Self {
+        let mut refused =
+            Self::new("not-found", 404, "no candidate leads, or the new leader has not proclaimed itself yet");
+        refused.problem.retryable = true;
+        refused
+    }
+
     /// The claim is over.
     pub(crate) fn lost(reason: LossReason) -> Self {
         let title = format!("the lock is lost: {reason}; the work may have run beside another holder's");

@@ -27,10 +27,17 @@ pub(super) struct One {
     name_hex: Option<String>,
 }
 
-type Asked<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
+impl One {
+    /// The name as the client gives it.
+    pub(super) fn bytes(&self) -> Answered<Vec<u8>> {
+        Ok(name_bytes(self.name.as_deref(), self.name_hex.as_deref())?)
+    }
+}
+
+pub(super) type Asked<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
 
 /// A query that was understood.
-fn understood<T>(query: Asked<T>) -> Answered<T> {
+pub(super) fn understood<T>(query: Asked<T>) -> Answered<T> {
     query.map(|query| query.0).map_err(|e| Refused::invalid(e.body_text()))
 }
 

@@ -3,11 +3,13 @@
 mod claims;
 mod events;
 mod locks;
+mod recipes;
 mod registers;
 mod thin;
 mod watch;
 
 pub(crate) use locks::break_by;
+pub(crate) use recipes::{inspect, read};
 
 use crate::auth::{Caller, Verb};
 use crate::gateway::Gateway;
@@ -26,6 +28,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use http_body_util::{BodyExt, Limited};
 use lockkeeper::wire::{GATEWAY_HEADER, Info};
+use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +49,15 @@ pub fn routes(gateway: Arc<Gateway>) -> Router {
         .route("/v1/registers", get(registers::read))
         .route("/v1/registers/enter", post(registers::enter))
         .route("/v1/registers/write", post(registers::write))
+        .route("/v1/once/begin", post(recipes::once::begin))
+        .route("/v1/once/finish", post(recipes::once::finish))
+        .route("/v1/elections/campaign", post(recipes::elections::campaign))
+        .route("/v1/elections/proclaim", post(recipes::elections::proclaim))
+        .route("/v1/elections/resign", post(recipes::elections::resign))
+        .route("/v1/elections/leader", get(recipes::elections::leader))
+        .route("/v1/jobs/begin", post(recipes::jobs::begin))
+        .route("/v1/jobs/end", post(recipes::runs::end))
+        .route("/v1/jobs/history", get(recipes::runs::history))
         .route("/v1/claims/try-acquire", post(claims::try_acquire))
         .route("/v1/claims/renew", post(claims::renew))
         .route("/v1/claims/release", post(claims::release))
@@ -125,6 +137,16 @@ fn is_local(headers: &HeaderMap) -> bool {
     let is_address = host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok() || host == "[::1]";
     let name = host.split_once(':').map_or(host, |(name, _)| name);
     is_address || name.eq_ignore_ascii_case("localhost")
+}
+
+/// An answer with the name that was asked for, in the field that it fits into.
+fn with_name(mut fields: Value, name: &[u8]) -> Value {
+    let (text, digits) = lockkeeper::wire::named(name);
+    fields["name"] = json!(text);
+    if let Some(digits) = digits {
+        fields["name_hex"] = json!(digits);
+    }
+    fields
 }
 
 /// A body of at most so many bytes, that comes in time.

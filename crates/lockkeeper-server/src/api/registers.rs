@@ -34,11 +34,11 @@ fn shown(asking: &Asking, request: &Fenced) -> Answered<(LockName, Pass)> {
     Ok((key, pass))
 }
 
-fn none(store: &dyn Store) -> Error {
+pub(super) fn none(store: &dyn Store) -> Error {
     Error::unsupported(format!("{} keeps no registers", store.info().scheme))
 }
 
-fn stale(gateway: &Gateway, register: &LockName, token: Token, seen: Token) -> Refused {
+pub(super) fn stale(gateway: &Gateway, register: &LockName, token: Token, seen: Token) -> Refused {
     gateway.seen.stale(register, token.get(), seen.get());
     Refused::stale(seen)
 }

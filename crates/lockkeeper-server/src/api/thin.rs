@@ -1,6 +1,6 @@
 //! Locks for clients without an engine: acquire, renew, release, in milliseconds.
 
-use super::Asking;
+use super::{Asking, with_name};
 use crate::auth::Verb;
 use crate::gateway::Gateway;
 use crate::input::json;
@@ -113,20 +113,15 @@ pub(super) async fn acquire(
     let mode = body.mode.as_deref().unwrap_or("exclusive").to_owned();
     let wait = Wait { gateway, caller: asking.caller.id.clone(), claim, clock, wait, after };
     let granted = wait.run().await?;
-    let (name, name_hex) = lockkeeper::wire::named(name.as_bytes());
-    let mut answer = json!({
+    let answer = json!({
         "v": VERSION,
-        "name": name,
         "mode": mode,
         "holder": holder.to_hex(),
         "token": granted.token.get(),
         "valid_ms": millis(granted.valid),
         "renew_ms": millis(ttl / 3),
     });
-    if let Some(hex) = name_hex {
-        answer["name_hex"] = json!(hex);
-    }
-    Ok(Json(answer))
+    Ok(Json(with_name(answer, name.as_bytes())))
 }
 
 pub(super) async fn renew(
@@ -164,6 +159,11 @@ pub(super) async fn release(
 ) -> Answered<Json<Value>> {
     let body: Body = json(&headers, &body)?;
     let claim = body.claim(&gateway, &asking, ClientClock::new(), Step::Release)?;
+    give_up(&gateway, claim).await
+}
+
+/// Gives a lock or a place in line back, and says so if there was none.
+pub(super) async fn give_up(gateway: &Gateway, claim: Claim) -> Answered<Json<Value>> {
     let unsettled = claim.unsettled;
     let answer = gateway.act(|store| async move { store.release(&[claim]).await.pop() }).await?;
     match answer.unwrap_or_else(|| Err(Error::unavailable("the store did not answer")))? {

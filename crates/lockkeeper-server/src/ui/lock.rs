@@ -1,10 +1,11 @@
-//! One lock: its holders, its line, what was seen of it, and the form that breaks it.
+//! One lock: its holders, its line, what its recipe keeps, what was seen of it, and the form that breaks it.
 
 use super::access::Visitor;
 use super::breaking::said;
 use super::events::sights;
 use super::layout::{Frame, age, client, count, label, left, lock_url, name_field, pause};
 use super::live::{Part, View, follow};
+use super::recipe::shown;
 use super::trouble::Trouble;
 use crate::auth::Verb;
 use crate::gateway::Gateway;
@@ -65,6 +66,7 @@ impl View for One {
             ("rows", holders(&found.record)),
             ("worst", worst(&found.record, &gateway.info)),
             ("line", line(&found)),
+            ("recipe", shown(gateway, &self.0, &found.record).await),
             ("sights", self.sights(gateway)),
         ]
     }
@@ -173,6 +175,7 @@ pub(super) async fn page(
 ) -> Result<Markup, Trouble> {
     let (one, outcome) = asked(query, &visitor)?;
     let (found, outcome) = (one.find(&gateway).await, outcome.as_deref().map(said));
+    let recipe = shown(&gateway, &one.0, &found.record).await;
     let may_break = visitor.asking.caller.may(Verb::Break, &one.0);
     let body = html! {
         h1.name { (one.0) }
@@ -197,6 +200,7 @@ pub(super) async fn page(
         p #worst data-live { (worst(&found.record, &gateway.info)) }
         h2 { "Waiting, next first" }
         div #line data-live { (line(&found)) }
+        div #recipe data-live { (recipe) }
         @if may_break {
             h2 { "Break" }
             (break_form(&one.0, &visitor.csrf))

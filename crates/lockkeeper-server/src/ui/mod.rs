@@ -13,6 +13,7 @@ mod live;
 mod lock;
 mod locks;
 mod login;
+mod recipe;
 mod sessions;
 mod through;
 mod trouble;

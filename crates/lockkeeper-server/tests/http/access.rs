@@ -29,12 +29,19 @@ async fn without_a_token_nothing_is_told() {
     let (served, secrets) = guarded(&[("ci", &["ci/=acquire,read"])]).await;
     let mut said = Vec::new();
     for token in [None, Some("lk_ci_wrong"), Some("lk_other_wrong"), Some("")] {
-        for path in ["/v1/info", "/v1/locks", "/v1/lock?name=ci/x", "/v1/events", "/v1/registers?key=ci/x"] {
+        for path in [
+            "/v1/info",
+            "/v1/locks",
+            "/v1/lock?name=ci/x",
+            "/v1/events",
+            "/v1/registers?key=ci/x",
+            "/v1/jobs/history?name=x",
+        ] {
             let (status, problem) = served.get_as(token, path).await;
             assert_eq!((status, &problem["kind"]), (401, &json!("unauthenticated")), "{path}");
             said.push(problem.to_string());
         }
-        for path in ["acquire", "renew", "release", "break", "claims/try-acquire", "registers/enter"] {
+        for path in ["acquire", "renew", "release", "break", "claims/try-acquire", "registers/enter", "once/begin"] {
             let (status, problem) = served.post_as(token, &format!("/v1/{path}"), &json!({})).await;
             assert_eq!(status, 401, "{path}");
             said.push(problem.to_string());

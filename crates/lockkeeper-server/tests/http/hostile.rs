@@ -6,7 +6,7 @@ use crate::{Served, holder, post};
 use serde_json::{Value, json};
 
 /// How many changed requests there are: all kinds of changes meet all paths, in a few seconds.
-const CASES: usize = 600;
+const CASES: usize = 1200;
 
 /// What a request of each path looks like. Those that wait or stream are left out: they would only take time.
 fn honest(me: &str) -> Vec<(&'static str, Value)> {
@@ -20,6 +20,23 @@ fn honest(me: &str) -> Vec<(&'static str, Value)> {
         ("/v1/break", json!({ "name": "x", "token": 7, "why": "a test" })),
         ("/v1/registers/enter", json!({ "key": "k", "pass": pass })),
         ("/v1/registers/write", json!({ "key": "k", "pass": pass, "value64": "MQ==", "ttl_ms": 1000 })),
+        (
+            "/v1/once/begin",
+            json!({ "key": "k", "holder": me, "ttl_ms": 30_000, "wait_ms": 0, "fingerprint": "f", "schema": "1",
+            "label": "l", "host": "h", "pid": 1 }),
+        ),
+        ("/v1/once/finish", json!({ "key": "k", "holder": me, "token": 7, "result": { "a": 1 }, "keep_ms": 1000 })),
+        ("/v1/once/finish", json!({ "key": "k", "holder": me, "token": 7, "failure": "f", "for_good": true })),
+        ("/v1/elections/campaign", json!({ "name": "x", "holder": me, "value": "v", "wait_ms": 0, "label": "l" })),
+        ("/v1/elections/proclaim", json!({ "name": "x", "holder": me, "term": 7, "value": "v" })),
+        ("/v1/elections/resign", json!({ "name": "x", "holder": me })),
+        (
+            "/v1/jobs/begin",
+            json!({ "name": "x", "holder": me, "cron": "0 3 * * *", "time_zone": "UTC", "catch_up": 2, "wait_ms": 0,
+            "at_least_ms": 1000, "missed": false, "keep_history": 20 }),
+        ),
+        ("/v1/jobs/begin", json!({ "name": "y", "holder": me, "every_ms": 60_000, "ttl_ms": 30_000 })),
+        ("/v1/jobs/end", json!({ "name": "x", "holder": me, "token": 7, "ended": "done", "text": "t" })),
         ("/v1/claims/try-acquire", json!({ "claims": [claim] })),
         ("/v1/claims/renew", json!({ "claims": [claim] })),
         ("/v1/claims/release", json!({ "claims": [claim] })),
@@ -104,7 +121,7 @@ async fn no_request_is_answered_with_a_fault_of_ours() {
     // They are not all refused at the door: the changes meet the parts behind it too.
     assert!([200, 400, 410].iter().all(|status| found.contains(status)), "seed {seed}: {found:?}");
     for query in ["name=%ff", "name=%00", "name=", "name=x&name=y", "prefix=%", "cursor=zz", "name_hex=0", "key=%F0"] {
-        for path in ["lock", "locks", "registers", "info"] {
+        for path in ["lock", "locks", "registers", "info", "elections/leader", "jobs/history"] {
             let (status, answer) = served.get(&format!("/v1/{path}?{query}")).await;
             assert!((200..500).contains(&status), "{path}?{query}: {status} {answer}");
         }

@@ -8,6 +8,7 @@ mod locks;
 mod metrics;
 mod mistakes;
 mod openapi;
+mod recipes;
 mod secure;
 mod waits;
 
@@ -63,6 +64,11 @@ impl Served {
 
     pub(crate) async fn with(dir: Arc<TempDir>, tokens: Tokens) -> Self {
         let (gateway, audit) = gateway_of(&dir, tokens).await;
+        Self::of(gateway, dir, audit).await
+    }
+
+    /// A gateway that was made by the test.
+    pub(crate) async fn of(gateway: Arc<Gateway>, dir: Arc<TempDir>, audit: Lines) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let (end, ended) = oneshot::channel::<()>();
@@ -119,9 +125,14 @@ impl Served {
     }
 }
 
+/// The store of a gateway, for a program beside it.
+pub(crate) fn store_url(dir: &TempDir) -> String {
+    format!("sqlite:{}", dir.join("locks.db").display())
+}
+
 /// A gateway of an SQLite file, and its audit.
 pub(crate) async fn gateway_of(dir: &TempDir, tokens: Tokens) -> (Arc<Gateway>, Lines) {
-    let store = lockkeeper::store::open(format!("sqlite:{}", dir.join("locks.db").display())).await.expect("a file");
+    let store = lockkeeper::store::open(store_url(dir)).await.expect("a file");
     let audit = Lines::default();
     (Gateway::new(store, Settings::default(), tokens, Audit::to(audit.clone())).expect("portable"), audit)
 }

@@ -1,6 +1,7 @@
 //! The OpenAPI document says what the gateway does: its routes, requests and answers are the real ones.
 
 use crate::access::guarded;
+use crate::recipes::documented::recipes;
 use crate::{Served, answer, gateway_of, holder, json as read};
 use lockkeeper_server::auth::Tokens;
 use serde_json::{Value, json};
@@ -9,7 +10,7 @@ use testkit::{SOON, TempDir};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// The document, and which operations were seen to answer so.
-struct Document {
+pub(crate) struct Document {
     root: Value,
     seen: BTreeSet<(String, bool)>,
 }
@@ -82,7 +83,7 @@ impl Document {
         self.seen.insert((format!("{method} {path}"), status == "200"));
     }
 
-    async fn post(&mut self, served: &Served, path: &str, body: Value) -> Value {
+    pub(crate) async fn post(&mut self, served: &Served, path: &str, body: Value) -> Value {
         let (status, text) = served.raw(&crate::post(None, path, &body)).await;
         let wrong = self.wrong(self.request(path), &body);
         assert!(status == 400 || wrong.is_none(), "{path} {body} was understood, but: {wrong:?}");
@@ -90,7 +91,7 @@ impl Document {
         read(&text)
     }
 
-    async fn get(&mut self, served: &Served, path: &str) -> Value {
+    pub(crate) async fn get(&mut self, served: &Served, path: &str) -> Value {
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         let (_, text) = served.raw(request.as_bytes()).await;
         self.answered("get", path, &text);
@@ -161,6 +162,7 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
     let hex = json!({ "name_hex": "ff00", "mode": "permit", "limit": 2 });
     document.post(&served, "/v1/acquire", hex).await;
     document.get(&served, "/v1/lock?name_hex=ff00").await;
+    recipes(&mut document, &served).await;
     claims(&mut document, &served).await;
     streams(&mut document, &served).await;
     for path in ["/v1/info", "/v1/openapi.json", "/metrics", "/healthz", "/readyz"] {
@@ -176,6 +178,18 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
         ("/v1/break", json!({ "name": "x", "token": 1 })),
         ("/v1/claims/renew", json!({ "claims": [{}] })),
         ("/v1/registers/write", json!({ "key": "k", "pass": pass })),
+        ("/v1/once/begin", json!({ "key": "x", "colour": "red" })),
+        ("/v1/once/begin", json!({ "key": "x", "schema": "s".repeat(65) })),
+        ("/v1/once/finish", json!({ "key": "x", "holder": me, "token": 1 })),
+        ("/v1/once/finish", json!({ "key": "x", "holder": me, "token": 1, "result": 1, "failure": "x" })),
+        ("/v1/elections/campaign", json!({ "value": "x" })),
+        ("/v1/elections/campaign", json!({ "name": "x", "value": "x".repeat(4097) })),
+        ("/v1/elections/proclaim", json!({ "name": "x", "holder": me, "term": 1 })),
+        ("/v1/elections/resign", json!({ "name": "x" })),
+        ("/v1/jobs/begin", json!({ "name": "x", "every_ms": 0 })),
+        ("/v1/jobs/begin", json!({ "name": "x", "cron": "@daily", "catch_up": 2001 })),
+        ("/v1/jobs/end", json!({ "name": "x", "holder": me, "token": 1, "ended": "lost" })),
+        ("/v1/jobs/end", json!({ "name": "x", "holder": me, "token": 1, "ended": "done", "keep_history": 0 })),
     ] {
         let problem = document.post(&served, path, body.clone()).await;
         assert_eq!(problem["status"], json!(400), "{path} {body}");

@@ -155,3 +155,52 @@ async fn a_store_that_does_not_answer_is_told_of_and_what_was_known_is_shown() {
     server.start();
     fresh(&site, "/health", "The store answers.").await;
 }
+
+/// The page of a recipe's lock has what the recipe keeps, as text.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lock_of_a_recipe_shows_what_the_recipe_keeps() {
+    let site = Site::new().await;
+    let keeper = lockkeeper::Keeper::open(site.store.clone()).expect("open");
+    for page in ["election/s", "job/n", "once/k"] {
+        let empty = site.get(&format!("/lock?name={page}"), "").await;
+        let says = ["No candidate leads", "None.", "New: no client has begun"];
+        assert!(says.iter().any(|says| empty.body.contains(says)), "{page}: {}", empty.body);
+    }
+    let hostile = "<img src=x onerror=alert(1)>\u{202e}\u{1b}[2J</title><h1>";
+    let leadership = keeper.election("s").label("red <b>").campaign(hostile).await.expect("free");
+    let page = site.get("/lock?name=election/s", "").await;
+    assert_harmless(&page.body, "an election");
+    let shown = maud_escaped(&lockkeeper::name::escape(hostile.as_bytes()));
+    for wanted in [format!("<strong>{shown}</strong>, value 1"), format!("leads in term {}", leadership.term())] {
+        assert!(page.body.contains(&wanted), "{wanted} is not in {}", page.body);
+    }
+    leadership.resign().await.expect("resigned");
+    let page = site.get("/lock?name=election/s", "").await;
+    assert!(page.body.contains("No candidate leads") && !page.body.contains("It has proclaimed"), "{}", page.body);
+    let job = keeper.job("n").every(std::time::Duration::from_secs(1000 * 24 * 3600));
+    let during = job.run(async |run| {
+        run.note(hostile);
+        Ok::<_, lockkeeper::Error>(site.get("/lock?name=job/n", "").await)
+    });
+    let during = during.await.expect("ran").into_result().expect("done").expect("run");
+    assert!(during.body.contains(">running</td>"), "{}", during.body);
+    let page = site.get("/lock?name=job/n", "").await;
+    assert_harmless(&page.body, "a job");
+    assert!(page.body.contains(">done</td>") && page.body.contains("&lt;img src=x"), "{}", page.body);
+    let once = keeper.once("k");
+    let says = async || site.get("/lock?name=once/k", "").await.body;
+    let during = once.run(async |_| Ok::<_, lockkeeper::Error>(says().await)).await.expect("ran");
+    assert!(during.contains("A client has begun, and has not said how it ended: attempt 1"), "{during}");
+    let page = says().await;
+    assert!(page.contains("Done: attempt 1") && !page.contains("has begun"), "{page}");
+    // A lock with such a name that belongs to no recipe is a lock like any other.
+    let (_, token) = site.take("job/foreign", "").await;
+    let pass = lockkeeper::Pass::without_holder(
+        lockkeeper::LockName::new("job/foreign").expect("a name"),
+        lockkeeper::Token::new(token.expect("free")).expect("a token"),
+    );
+    let registers = site.store.registers().expect("SQLite has them");
+    registers.write(&pass.lock, &pass, b"not JSON", None).await.expect("written");
+    let page = site.get("/lock?name=job/foreign", "").await;
+    assert!(page.body.contains("Held by one client") && !page.body.contains("Last runs"), "{}", page.body);
+}

@@ -32,13 +32,23 @@ impl<T: Serialize + DeserializeOwned> Kept<T> {
 
     /// Writes, unless a later holder has been there.
     pub(super) async fn write(&self, pass: &Pass, value: &T, ttl: Option<Duration>) -> Result<()> {
-        let bytes = serde_json::to_vec(value)
-            .map_err(|e| Error::invalid_config("the value cannot be written as JSON").with_source(e))?;
-        self.register.write(pass, &bytes, ttl).await
+        self.register.write(pass, &encode(value)?, ttl).await
     }
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+/// The bytes of a value.
+///
+/// # Errors
+/// `InvalidConfig` for what JSON cannot say.
+pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|e| Error::invalid_config("the value cannot be written as JSON").with_source(e))
+}
+
+/// Reads back [`encode`].
+///
+/// # Errors
+/// `Foreign` for the value of another program.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let foreign =
         |e| Error::new(ErrorKind::Foreign, "the register holds a value that this recipe did not write").with_source(e);
     serde_json::from_slice(bytes).map_err(foreign)

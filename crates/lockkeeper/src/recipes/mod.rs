@@ -12,6 +12,8 @@ mod lock_any;
 pub mod once;
 mod patience;
 mod several;
+#[doc(hidden)]
+pub mod steps;
 #[cfg(feature = "tower")]
 pub mod tower;
 

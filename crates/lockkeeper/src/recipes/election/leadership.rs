@@ -1,9 +1,8 @@
 //! A term that is held, and the view of it that a body gets.
 
 use super::super::patience::insist;
-use super::check_value;
 use super::office::Office;
-use super::proclaimed::Proclaimed;
+use super::proclaimed::{Proclaimed, check_value};
 use crate::error::{ErrorKind, Result};
 use crate::guard::{Guard, Lease};
 use crate::pass::Pass;
@@ -182,8 +181,7 @@ impl Term {
         self.check()?;
         // Counted before the write: one that was given up may have arrived.
         *sequence += 1;
-        let Note { host, pid, label, .. } = (*self.note).clone();
-        let proclaimed = Proclaimed { term: self.number().get(), sequence: *sequence, value, host, pid, label };
+        let proclaimed = Proclaimed::new(self.number(), *sequence, value, &self.note);
         // Writing raises the fence in the same step, and the value before does not matter: there is no need to enter.
         let write = || self.office.register.write(&self.pass, &proclaimed, None);
         insist(&self.office.keeper, &self.lease, write).await

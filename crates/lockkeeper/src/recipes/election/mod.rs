@@ -18,8 +18,8 @@ mod office;
 #[doc(hidden)]
 pub mod proclaimed;
 #[cfg(not(feature = "internals"))]
-#[allow(unreachable_pub, reason = "the models see it, by the feature `internals`")]
-mod proclaimed;
+#[allow(unreachable_pub, reason = "the models see all of it, by the feature `internals`")]
+pub(super) mod proclaimed;
 
 pub use lead::After;
 pub(crate) use lead::Rounds;
@@ -33,6 +33,7 @@ use crate::lock::Lock;
 use crate::store::Note;
 use crate::token::Token;
 use office::Office;
+use proclaimed::check_value;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,14 +221,6 @@ impl fmt::Debug for Election {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Election").field("name", &self.office).finish_non_exhaustive()
     }
-}
-
-fn check_value(value: &str) -> Result<()> {
-    if value.len() <= MAX_VALUE {
-        return Ok(());
-    }
-    let length = value.len();
-    Err(Error::invalid_config(format!("the leader's value has {length} bytes; at most {MAX_VALUE} are allowed")))
 }
 
 fn check_look(look_every: Duration) -> Result<()> {

@@ -3,7 +3,7 @@
 use super::super::kept::Kept;
 use super::super::patience::pause;
 use super::Leader;
-use super::proclaimed::{Proclaimed, holding, latest};
+use super::proclaimed::{Proclaimed, holding, latest, leader};
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper::Keeper;
@@ -25,8 +25,7 @@ pub(super) struct Office {
 
 impl Office {
     pub(super) fn new(keeper: &Keeper, name: &[u8]) -> Self {
-        // An empty name stays empty, and invalid: the recipe's prefix alone names no election.
-        let name = if name.is_empty() { Vec::new() } else { [b"election/", name].concat() };
+        let name = super::proclaimed::name(name);
         Self { register: Kept::new(keeper.register(&name)), keeper: keeper.clone(), name }
     }
 
@@ -55,11 +54,9 @@ impl Office {
         Ok(holding(self.keeper.inspect(&self.name).await?.as_ref()))
     }
 
-    /// The leader, if the term that holds the lock has proclaimed itself. First the lock, then the register.
+    /// The leader, if the term that holds the lock has proclaimed itself.
     pub(super) async fn leader(&self) -> Result<Option<Leader>> {
-        let Some(term) = self.holder().await? else { return Ok(None) };
-        let proclaimed = self.register.read().await?.filter(|proclaimed| proclaimed.leads(term));
-        proclaimed.map(Proclaimed::leader).transpose()
+        leader(|| self.keeper.inspect(&self.name), || self.register.read()).await
     }
 
     /// Waits until another candidate has led after `term`, for at most `limit`; whether one has.

@@ -1,11 +1,12 @@
 //! What a job keeps in its register: the last window, the run under way, and the last runs. Bounded by construction.
 
+use super::history::{Ended, History, RunRecord};
+use super::terms::Begun;
 use super::window::{Millis, time};
 use crate::store::Note;
 use crate::token::Token;
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// The longest text of one run, in bytes.
 pub(super) const MAX_TEXT: usize = 200;
@@ -16,74 +17,9 @@ const MAX_HOST: usize = 64;
 /// The most runs that fit into a register of 64 KiB, when every text is as long as it may be and needs escapes.
 pub(super) const MAX_RUNS: usize = 50;
 
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Ended {
-    /// The work returned `Ok`.
-    Done,
-    /// The work returned an error.
-    Failed,
-    /// The runner died, or could not write the end of the run. The next run has found it so.
-    Interrupted,
-    /// The work was cancelled because the lock was about to be lost, or `at_most` was reached.
-    Lost,
-}
-
-impl Ended {
-    /// The word for machines: lower case, stable.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Interrupted => "interrupted",
-            Self::Lost => "lost",
-        }
-    }
-}
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// One run of a job, as its history tells it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RunRecord {
-    /// The scheduled instant; `None` for a job without a schedule.
-    pub window: Option<SystemTime>,
-    /// Who ran it.
-    pub who: Note,
-    /// The fencing number of the run.
-    pub token: Token,
-    /// When it began, by the runner's wall clock.
-    pub started: SystemTime,
-    /// How long it took; `None` when it is under way or was interrupted.
-    pub took: Option<Duration>,
-    /// How it ended; `None` while it is under way.
-    pub ended: Option<Ended>,
-    /// What the work said of its result, or its error; at most 200 bytes.
-    pub text: String,
-}
-
-/// The last runs of a job.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct History {
-    /// The latest window that was started.
-    pub last_window: Option<SystemTime>,
-    /// The run under way.
-    pub running: Option<RunRecord>,
-    /// The runs that have ended, newest first.
-    pub runs: Vec<RunRecord>,
-}
-
 /// The value of the register.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Book {
+pub struct Book {
     pub(super) last_window: Option<Millis>,
     pub(super) running: Option<Start>,
     history: Vec<Line>,
@@ -116,8 +52,38 @@ struct Line {
 
 impl Book {
     /// Whether the run under way is the one with this token.
-    pub(super) fn is_of(&self, token: Option<Token>) -> bool {
+    pub fn is_of(&self, token: Option<Token>) -> bool {
         token.is_some() && self.running.as_ref().map(|run| run.token) == token
+    }
+
+    /// Whether a run is written down that has not ended.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// The run with this token as it began, if it has not ended.
+    pub fn under_way(&self, token: Token) -> Option<Begun> {
+        let run = self.running.as_ref().filter(|run| run.token == token)?;
+        // What a run finds interrupted stands right below it.
+        let before = self.history.first().filter(|line| line.ended == Ended::Interrupted);
+        Some(Begun { window: run.window, interrupted: before.map(Line::record) })
+    }
+
+    /// How the run with this token has ended, if it has.
+    pub fn ended(&self, token: Token) -> Option<Ended> {
+        self.history.iter().find(|line| line.start.token == token).map(|line| line.ended)
+    }
+
+    /// The token of the latest run.
+    pub fn latest(&self) -> Option<Token> {
+        let running = self.running.as_ref().map(|run| run.token);
+        running.or_else(|| self.history.first().map(|line| line.start.token))
+    }
+
+    /// Closes the run under way at `now`, by the wall clock that has seen it begin.
+    pub fn end_at(&mut self, now: Millis, ended: Ended, text: &str, keep: usize) {
+        let began = self.running.as_ref().map_or(now, |run| run.started);
+        self.end(Duration::from_millis(now.saturating_sub(began)), ended, text, keep);
     }
 
     /// Opens a run; the one before it, if it never ended, goes into the history.
@@ -254,6 +220,31 @@ mod tests {
         assert_eq!(ends, [done, (Some(Ended::Interrupted), None, "")]);
         assert_eq!((history.last_window, history.running), (Some(time(200)), None));
         assert_eq!(history.runs[0].who, who);
+    }
+
+    #[test]
+    fn a_run_is_found_by_its_token() {
+        let token = |number| Token::new(number).unwrap();
+        let open = |number| Start::new(Some(number * 100), token(number), 1000, &Note::default(), false);
+        let mut book = Book::default();
+        assert_eq!((book.latest(), book.under_way(token(1)), book.ended(token(1))), (None, None, None));
+        book.begin(open(1), 20);
+        assert_eq!(book.under_way(token(1)), Some(Begun { window: Some(100), interrupted: None }));
+        let interrupted = book.begin(open(2), 20);
+        assert!(interrupted.is_some());
+        // A request that comes again is told the same.
+        assert_eq!(book.under_way(token(2)), Some(Begun { window: Some(200), interrupted }));
+        assert_eq!((book.under_way(token(1)), book.ended(token(1))), (None, Some(Ended::Interrupted)));
+        book.end_at(1500, Ended::Failed, "", 20);
+        assert_eq!(
+            (book.ended(token(2)), book.latest(), book.is_running()),
+            (Some(Ended::Failed), Some(token(2)), false)
+        );
+        assert_eq!(book.history(false).runs[0].took, Some(Duration::from_millis(500)));
+        book.begin(open(3), 20);
+        assert_eq!(book.under_way(token(3)).unwrap().interrupted, None, "the run before it has ended");
+        book.end_at(900, Ended::Done, "", 20);
+        assert_eq!(book.history(false).runs[0].took, Some(Duration::ZERO), "another machine's clock is ahead");
     }
 
     #[test]

@@ -3,25 +3,27 @@
 //! The lock and the register of a job are both `job/NAME`. The register keeps the latest window that was started, the run
 //! under way and the last runs. A run is written there *before* its work begins, so a window is run at most once.
 
-mod book;
+pub(super) mod book;
 #[cfg(feature = "cron")]
 mod cron;
 #[cfg(test)]
 mod fuzz;
+pub(super) mod history;
 mod report;
 mod run;
-mod settings;
+pub(super) mod settings;
+pub(super) mod terms;
 #[cfg(all(test, feature = "internals"))]
 mod tests;
 mod turn;
-mod window;
+pub(super) mod window;
 
-pub use book::{Ended, History, RunRecord};
+pub use history::{Ended, History, RunRecord};
 pub use report::{Ran, Report, Run, Skipped};
 
 use crate::error::Result;
 use crate::keeper::Keeper;
-use settings::{instant, nearest};
+use settings::{Settings, instant, nearest};
 use std::time::{Duration, SystemTime};
 use window::time;
 
@@ -34,13 +36,8 @@ impl Keeper {
         Job {
             keeper: self.clone(),
             name: name.as_ref().to_vec(),
-            every: None,
-            at: None,
-            time_zone: None,
+            settings: Settings::default(),
             at_most: None,
-            at_least: None,
-            catch_up: CatchUp::Skip,
-            keep: RUNS,
             ttl: None,
             label: None,
         }
@@ -108,14 +105,8 @@ impl CatchUp {
 pub struct Job {
     keeper: Keeper,
     name: Vec<u8>,
-    every: Option<Duration>,
-    /// Set by `at` alone, which needs the feature `cron`.
-    at: Option<String>,
-    time_zone: Option<String>,
+    settings: Settings,
     at_most: Option<Duration>,
-    at_least: Option<Duration>,
-    catch_up: CatchUp,
-    keep: usize,
     ttl: Option<Duration>,
     label: Option<String>,
 }
@@ -124,7 +115,7 @@ impl Job {
     /// Runs at every multiple of `every`, counted from 1970 in UTC: 15 minutes are quarters of an hour, 24 hours are
     /// midnights. In whole milliseconds, not shorter than the TTL. Default: no schedule.
     pub fn every(mut self, every: Duration) -> Self {
-        self.every = Some(every);
+        self.settings.every = Some(every);
         self
     }
 
@@ -133,7 +124,7 @@ impl Job {
     #[cfg(feature = "cron")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
     pub fn at(mut self, expression: impl Into<String>) -> Self {
-        self.at = Some(expression.into());
+        self.settings.at = Some(expression.into());
         self
     }
 
@@ -141,7 +132,7 @@ impl Job {
     #[cfg(feature = "cron")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cron")))]
     pub fn time_zone(mut self, name: impl Into<String>) -> Self {
-        self.time_zone = Some(name.into());
+        self.settings.time_zone = Some(name.into());
         self
     }
 
@@ -155,19 +146,19 @@ impl Job {
     /// The shortest time from one start to the next, by the store's clock. Shorter than a window, at most a year.
     /// Default: none.
     pub fn at_least(mut self, at_least: Duration) -> Self {
-        self.at_least = Some(at_least);
+        self.settings.at_least = Some(at_least);
         self
     }
 
     /// What happens to windows that were missed. Default: [`CatchUp::Skip`].
     pub fn catch_up(mut self, catch_up: CatchUp) -> Self {
-        self.catch_up = catch_up;
+        self.settings.catch_up = catch_up;
         self
     }
 
     /// How many ended runs the history keeps, at most 50. Default: 20.
     pub fn keep_history(mut self, runs: usize) -> Self {
-        self.keep = runs;
+        self.settings.keep = runs;
         self
     }
 
@@ -190,21 +181,7 @@ impl Job {
     /// holds something else.
     pub async fn history(&self) -> Result<History> {
         let (name, book) = self.book()?;
-        let Some(mut seen) = book.read().await? else { return Ok(History::default()) };
-        while let Some(running) = &seen.running {
-            let record = self.keeper.inspect(&name).await?;
-            let holders = record.map(|record| record.holders).unwrap_or_default();
-            if holders.iter().any(|holder| holder.token == Some(running.token)) {
-                return Ok(seen.history(true));
-            }
-            // The end of a run is written before its lock is released: what still says "running" now was interrupted.
-            let now = book.read().await?.unwrap_or_default();
-            if now.running == seen.running {
-                return Ok(now.history(false));
-            }
-            seen = now;
-        }
-        Ok(seen.history(false))
+        history::history(|| book.read(), || self.keeper.inspect(&name)).await
     }
 
     /// Forgets which windows were run, for operators: after a machine whose clock was ahead has run a window that lies in
@@ -232,7 +209,7 @@ impl Job {
     /// # Errors
     /// `InvalidConfig` for a schedule that cannot work.
     pub fn window_at(&self, now: SystemTime) -> Result<Option<SystemTime>> {
-        let Some(schedule) = self.schedule()? else { return Ok(None) };
+        let Some(schedule) = self.settings.schedule()? else { return Ok(None) };
         Ok(Some(time(nearest(&schedule, instant(now)?)?)))
     }
 }

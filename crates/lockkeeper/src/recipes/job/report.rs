@@ -1,6 +1,7 @@
 //! What the work of a run is given, and what comes of a start.
 
-use super::book::{MAX_TEXT, RunRecord, clip};
+use super::book::{MAX_TEXT, clip};
+use super::history::RunRecord;
 use super::window::{Millis, time};
 use crate::duration::short;
 use crate::error::{Error, Result};
@@ -129,6 +130,21 @@ pub enum Skipped {
     },
     /// No window was missed, or none that `catch_up` asks for.
     NothingMissed,
+}
+
+impl Skipped {
+    /// The word for machines: lower case, stable.
+    #[doc(hidden)]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::AlreadyRan { .. } => "already-ran",
+            Self::Running { .. } => "running",
+            Self::Overlap { .. } => "overlap",
+            Self::Rest { .. } => "rest",
+            Self::Busy { .. } => "busy",
+            Self::NothingMissed => "nothing-missed",
+        }
+    }
 }
 
 impl fmt::Display for Skipped {

@@ -1,12 +1,12 @@
 //! Running a job: once, for what was missed, or as its schedule says.
 
-use super::book::Ended;
+use super::history::Ended;
 use super::report::{Ran, Report, Run};
-use super::settings::{instant, nearest, no_window};
+use super::settings::{instant, no_window};
 use super::turn::Plan;
-use super::window::{Schedule, Target, time};
+use super::window::{Target, time};
 use super::{CatchUp, Job};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::recipes::patience::back_off_pause;
 use std::convert::Infallible;
 use std::fmt;
@@ -48,11 +48,7 @@ impl Job {
     {
         let now = instant(now)?;
         let plan = self.plan(now)?;
-        let target = match &plan.schedule {
-            Some(schedule) => Target::OnTime(nearest(schedule, now)?),
-            None => Target::Any,
-        };
-        start(&plan, target, work).await
+        start(&plan, plan.terms.on_time(now)?, work).await
     }
 
     /// Runs the windows that were missed up to now, as many as [`catch_up`](Self::catch_up) says, and none that is to come.
@@ -70,8 +66,7 @@ impl Job {
     {
         let now = instant(self.wall_clock())?;
         let plan = self.plan(now)?;
-        let last = scheduled(&plan)?.at_or_before(now).ok_or_else(no_window)?;
-        start(&plan, Target::Missed(last), work).await
+        start(&plan, plan.terms.missed(now)?, work).await
     }
 
     /// Sleeps until the next window by this machine's wall clock, and returns it: the time for [`run_at`](Self::run_at).
@@ -93,7 +88,7 @@ impl Job {
     /// Sleeps until the next window. Returns the one that is due then; `None` if the sleep was too long for any.
     async fn sleep(&self) -> Result<Option<SystemTime>> {
         let plan = self.plan(instant(self.wall_clock())?)?;
-        let schedule = scheduled(&plan)?;
+        let schedule = plan.terms.scheduled()?;
         plan.sleep_until(schedule.after(plan.now()).ok_or_else(no_window)?).await?;
         let now = plan.now();
         Ok(schedule.nearest(now).filter(|window| *window <= now).map(time))
@@ -117,7 +112,7 @@ impl Job {
     {
         loop {
             // At the start, and after a window that came and went while the store or this machine was away.
-            if self.catch_up != CatchUp::Skip {
+            if self.settings.catch_up != CatchUp::Skip {
                 log(self.run_missed(&mut work).await)?;
             }
             let Some(window) = self.sleep().await? else { continue };
@@ -144,10 +139,6 @@ impl Job {
 
 /// The longest pause between attempts to start a window while the store is unavailable.
 const RETRY: Duration = Duration::from_secs(10);
-
-fn scheduled(plan: &Plan) -> Result<&Schedule> {
-    plan.schedule.as_ref().ok_or_else(|| Error::invalid_config("the job has no schedule; every or at sets one"))
-}
 
 /// Lets what passes by itself pass, and says so.
 fn log<T, E: fmt::Display>(outcome: Result<Report<T, E>>) -> Result<()> {

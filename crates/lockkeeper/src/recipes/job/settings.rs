@@ -2,9 +2,10 @@
 
 #[cfg(feature = "cron")]
 use super::cron;
+use super::terms::Terms;
 use super::turn::Plan;
 use super::window::{Millis, Schedule, millis};
-use super::{CatchUp, Job, book};
+use super::{CatchUp, Job, RUNS, book};
 use crate::duration::short;
 use crate::error::{Error, Result};
 use crate::keeper::note;
@@ -19,19 +20,58 @@ const MAX_REST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The most windows that one start catches up with: a day of minutes is 1440.
 const MAX_CATCH_UP: usize = 2000;
 
+/// The settings that do not depend on a keeper.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Runs at every multiple of this time since 1970.
+    pub every: Option<Duration>,
+    /// Runs when this cron expression says; needs the feature `cron`.
+    pub at: Option<String>,
+    /// The time zone of `at`.
+    pub time_zone: Option<String>,
+    /// The shortest time from one start to the next.
+    pub at_least: Option<Duration>,
+    /// What happens to windows that were missed.
+    pub catch_up: CatchUp,
+    /// How many ended runs the history keeps.
+    pub keep: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { every: None, at: None, time_zone: None, at_least: None, catch_up: CatchUp::Skip, keep: RUNS }
+    }
+}
+
 impl Job {
     /// The name of the lock and the register, and the register itself.
     pub(super) fn book(&self) -> Result<(Vec<u8>, Kept<book::Book>)> {
         need_registers(&self.keeper, "a run-once job")?;
-        if self.name.is_empty() {
-            // The recipe's own prefix alone names no job.
-            LockName::new("")?;
-        }
-        let name = [b"job/", &self.name[..]].concat();
+        let name = name(&self.name);
+        LockName::new(&name)?;
         let book = Kept::new(self.keeper.register(&name));
         Ok((name, book))
     }
 
+    /// The job with its mistakes told; `now` is where windows are looked at.
+    pub(super) fn plan(&self, now: Millis) -> Result<Plan> {
+        let (name, book) = self.book()?;
+        let ttl = self.ttl.unwrap_or(self.keeper.inner.defaults.ttl);
+        let terms = self.settings.terms(now, ttl)?;
+        let note = match &self.label {
+            Some(label) => note(label)?.into(),
+            None => self.keeper.inner.defaults.note.clone(),
+        };
+        let mut lock = self.keeper.lock(&name).ttl(ttl).label(&note.label);
+        if let Some(at_most) = self.at_most {
+            lock = lock.max_hold(at_most);
+        }
+        let rest = terms.rest.map(|at_least| (Kept::new(self.keeper.register(rest_name(&self.name))), at_least));
+        Ok(Plan { keeper: self.keeper.clone(), terms, lock, book, rest, note, ttl })
+    }
+}
+
+impl Settings {
     pub(super) fn schedule(&self) -> Result<Option<Schedule>> {
         match (self.every, &self.at) {
             (Some(_), Some(_)) => Err(Error::invalid_config("a job has two schedules; use every or at, not both")),
@@ -50,26 +90,15 @@ impl Job {
         }
     }
 
-    /// The job with its mistakes told; `now` is where windows are looked at.
-    pub(super) fn plan(&self, now: Millis) -> Result<Plan> {
-        let (name, book) = self.book()?;
+    /// What starts are judged by, with the mistakes told; `now` is where windows are looked at.
+    ///
+    /// # Errors
+    /// `InvalidConfig` for settings that cannot work.
+    pub fn terms(&self, now: Millis, ttl: Duration) -> Result<Terms> {
         let schedule = self.schedule()?;
-        let ttl = self.ttl.unwrap_or(self.keeper.inner.defaults.ttl);
-        let rest = self.at_least.filter(|at_least| !at_least.is_zero());
         self.check(schedule.as_ref().and_then(|schedule| schedule.shortest(now)), ttl)?;
-        let note = match &self.label {
-            Some(label) => note(label)?.into(),
-            None => self.keeper.inner.defaults.note.clone(),
-        };
-        let mut lock = self.keeper.lock(&name).ttl(ttl).label(&note.label);
-        if let Some(at_most) = self.at_most {
-            lock = lock.max_hold(at_most);
-        }
-        // Not below `job/`, where it could be the name of another job.
-        let rest_name = [b"job.rest/", &self.name[..]].concat();
-        let rest = rest.map(|at_least| (Kept::new(self.keeper.register(rest_name)), at_least));
-        let (keeper, catch_up, keep) = (self.keeper.clone(), self.catch_up, self.keep);
-        Ok(Plan { keeper, schedule, lock, book, rest, note, ttl, catch_up, keep })
+        let rest = self.at_least.filter(|at_least| !at_least.is_zero());
+        Ok(Terms { schedule, catch_up: self.catch_up, keep: self.keep, rest })
     }
 
     /// Refuses settings that cannot work together; `window` is the shortest time between two windows.
@@ -101,6 +130,17 @@ impl Job {
         }
         Ok(())
     }
+}
+
+/// The name of a job's lock and register. An empty name stays empty, and invalid: the recipe's prefix alone names no job.
+pub fn name(name: &[u8]) -> Vec<u8> {
+    if name.is_empty() { Vec::new() } else { [b"job/", name].concat() }
+}
+
+/// The name of the register whose value the store ends when a job may run again. Not below `job/`, where it could be the
+/// name of another job.
+pub fn rest_name(name: &[u8]) -> Vec<u8> {
+    [b"job.rest/", name].concat()
 }
 
 fn whole_millis(every: Duration) -> Result<Millis> {

@@ -1,9 +1,10 @@
 //! One turn of a job: from the question whether to run, through the entry in the register, to the entry at the end.
 
-use super::CatchUp;
-use super::book::{Book, Ended, RunRecord, Start};
+use super::book::Book;
+use super::history::Ended;
 use super::report::{Run, Skipped};
-use super::window::{Millis, Past, Schedule, Target, time};
+use super::terms::{Begun, Entry, Terms, busy};
+use super::window::{Millis, Target};
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
@@ -21,15 +22,13 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) keeper: Keeper,
-    pub(super) schedule: Option<Schedule>,
+    pub(super) terms: Terms,
     pub(super) lock: Lock,
     pub(super) book: Kept<Book>,
     /// A value that the store ends `at_least` after a run has begun.
     pub(super) rest: Option<(Kept<u64>, Duration)>,
     pub(super) note: Arc<Note>,
     pub(super) ttl: Duration,
-    pub(super) catch_up: CatchUp,
-    pub(super) keep: usize,
 }
 
 /// A run that the register knows of: the work may begin.
@@ -71,11 +70,11 @@ impl Plan {
             // Most starts end here: other machines came late, and need no lock to see it.
             let book = self.book.read().await?.unwrap_or_default();
             if !book.is_of(unheard) {
-                if let Err(skipped) = self.due(&book, target, false) {
+                if let Err(skipped) = self.terms.due(&book, target, false) {
                     return Ok(Err(skipped));
                 }
                 if self.rests().await? {
-                    return Ok(Err(self.resting()));
+                    return Ok(Err(self.terms.resting()));
                 }
             }
             if let Some(held) = held.take() {
@@ -117,28 +116,20 @@ impl Plan {
         }
     }
 
-    fn resting(&self) -> Skipped {
-        Skipped::Rest { at_least: self.rest.as_ref().map(|(_, at_least)| *at_least).unwrap_or_default() }
-    }
-
     /// Under the lock: looks again, and writes the run down before its work begins.
     async fn enter(&self, guard: &Guard, target: Target, unheard: Option<Token>) -> Result<Result<Entered, Skipped>> {
         let (pass, lease) = (guard.pass()?, guard.lease().clone());
         let entered = insist(&self.keeper, &lease, || self.book.enter(&pass)).await?;
         let mut book = entered.unwrap_or_default();
-        let ours = if book.is_of(unheard) { book.running.take() } else { None };
         let mut rests = false;
         if let Some((rest, _)) = &self.rest {
             rests = insist(&self.keeper, &lease, || rest.enter(&pass)).await?.is_some();
         }
-        let (window, again) = match (&ours, self.due(&book, target, true)) {
-            (Some(ours), _) => (ours.window, ours.again),
-            (None, Ok(_)) if rests => return Ok(Err(self.resting())),
-            (None, Ok(window)) => (window, window.is_some() && window == book.last_window),
-            (None, Err(skipped)) => return Ok(Err(skipped)),
+        let entry = Entry { target, unheard, rests, token: pass.token, now: self.now(), who: &self.note };
+        let Begun { window, interrupted } = match self.terms.enter(&mut book, &entry) {
+            Ok(begun) => begun,
+            Err(skipped) => return Ok(Err(skipped)),
         };
-        let start = Start::new(window, pass.token, self.now(), &self.note, again);
-        let interrupted = book.begin(start, self.keep);
         self.book.write(&pass, &book, None).await?;
         // After the book: a start that dies in between has used up its window, but no work has begun that needs rest.
         if let Some((rest, at_least)) = &self.rest {
@@ -152,29 +143,6 @@ impl Plan {
     fn turn(&self, guard: Guard, window: Option<Millis>, run: Run, book: Book) -> Result<Turn<'_>> {
         let (pass, began) = (guard.pass()?, self.keeper.inner.engine.now());
         Ok(Turn { plan: self, guard, pass, book, began, window, run })
-    }
-
-    /// The window to run now, as far as `book` tells. Without the lock a run that is written down may be under way; under
-    /// the lock it was interrupted.
-    fn due(&self, book: &Book, target: Target, locked: bool) -> Result<Option<Millis>, Skipped> {
-        let Some(schedule) = &self.schedule else { return Ok(None) };
-        let unfinished = book.running.as_ref().filter(|run| run.window == book.last_window);
-        let past = Past { last: book.last_window, unfinished: unfinished.is_some_and(|run| !run.again) };
-        if let Some(window) = schedule.due(past, target, self.catch_up) {
-            return Ok(Some(window));
-        }
-        match (target, book.last_window, unfinished.filter(|_| !locked)) {
-            (Target::OnTime(_), _, Some(run)) => Err(Skipped::Running { by: Box::new(run.record()) }),
-            (Target::OnTime(window), Some(last), None) => {
-                if schedule.after(window).is_some_and(|next| next < last) {
-                    tracing::warn!(
-                        "a window far ahead was run already: this machine's clock is behind, or another's ahead"
-                    );
-                }
-                Err(Skipped::AlreadyRan { last_window: time(last) })
-            }
-            _ => Err(Skipped::NothingMissed),
-        }
     }
 
     /// Sleeps until the wall clock shows `window`, in parts: it may be set meanwhile.
@@ -197,29 +165,12 @@ impl Plan {
 /// After this many looks, one and a half seconds, a holder without a token is taken for the run that is written down.
 const SURE: u32 = 5;
 
-/// The lock is held by another start: what the register says of it, `None` when it has not written yet.
-fn busy(book: &Book, held: &Held, target: Target, sure: bool) -> Option<Skipped> {
-    // A run of another token is one that died: the holder is a later one. Without a token it may be a task of this keeper
-    // that is just asking or releasing.
-    let sure = sure || target == Target::Any;
-    let current = |run: &&Start| held.token.map_or(sure, |token| token == run.token);
-    let running = book.running.as_ref().filter(current);
-    let by = |run: &Start| -> Box<RunRecord> { Box::new(run.record()) };
-    match (running, target.window()) {
-        (Some(run), Some(window)) if run.window < Some(window) => Some(Skipped::Overlap { by: by(run) }),
-        (Some(run), _) => Some(Skipped::Running { by: by(run) }),
-        (None, Some(_)) => None,
-        // Without windows it does not matter what the holder is about to do.
-        (None, None) => Some(Skipped::Busy { held: Box::new(held.clone()) }),
-    }
-}
-
 impl Turn<'_> {
     /// Writes down how the run ended, and gives the lock back. The error says why the history does not have it.
     pub(super) async fn end(mut self, ended: Ended, text: &str) -> Option<Error> {
         let plan = self.plan;
         let took = plan.keeper.inner.engine.now().since(self.began);
-        self.book.end(took, ended, text, plan.keep);
+        self.book.end(took, ended, text, plan.terms.keep);
         let lease = self.guard.lease().clone();
         // Tried once even when the lease is over: the fence refuses it if another run has begun.
         let written = insist(&plan.keeper, &lease, || plan.book.write(&self.pass, &self.book, None)).await;

@@ -9,7 +9,7 @@ use super::cron::Expression;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since 1970, UTC.
-pub(super) type Millis = u64;
+pub type Millis = u64;
 
 /// When a job is to run.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Past {
 
 /// What a start is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub enum Target {
     /// A job without a schedule.
     Any,
     /// The window of this moment, and missed ones before it.
@@ -41,7 +41,8 @@ pub(super) enum Target {
 }
 
 impl Target {
-    pub(super) fn window(self) -> Option<Millis> {
+    /// The window that ends the start.
+    pub fn window(self) -> Option<Millis> {
         match self {
             Self::Any => None,
             Self::OnTime(window) | Self::Missed(window) => Some(window),
@@ -114,7 +115,7 @@ impl Schedule {
 }
 
 /// A time as milliseconds; `None` before 1970 and beyond what fits.
-pub(super) fn millis(time: SystemTime) -> Option<Millis> {
+pub fn millis(time: SystemTime) -> Option<Millis> {
     Millis::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
 }
 

@@ -1,6 +1,6 @@
 //! The way to a turn: a look, the line, another look.
 
-use super::record::{Record, Verdict, judge};
+use super::record::{Record, Verdict, check_keep, judge};
 use super::turn::{Turn, give_back};
 use super::{InProgress, MAX_RESULT, Once, Running};
 use crate::error::{Error, ErrorKind, Result};
@@ -14,12 +14,6 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A tag is a word; six bytes of JSON for each of its bytes still fit beside the largest result.
-pub(super) const MAX_SCHEMA: usize = 64;
-/// The finest time that every store can keep.
-const MIN_KEEP: Duration = Duration::from_millis(1);
-/// Ten years: longer than records of payments are asked for, and within what every store can count.
-const MAX_KEEP: Duration = Duration::from_secs(3650 * 24 * 3600);
 /// The first and the longest pause between two looks of a caller who waits in line: short enough that many waiters do not
 /// have to take the lock one after the other, long enough to cost the store little.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -120,26 +114,14 @@ impl Once {
 
     fn check(&self) -> Result<()> {
         need_registers(&self.keeper, "once")?;
-        let short = crate::duration::short;
-        if !(MIN_KEEP..=MAX_KEEP).contains(&self.keep) {
-            let keep = short(self.keep);
-            return Err(Error::invalid_config(format!(
-                "keep {keep} is out of range; a result is kept for 1ms to 3650d"
-            )));
-        }
+        check_keep(self.keep)?;
         if self.limit > MAX_RESULT {
             let limit = self.limit;
             return Err(Error::invalid_config(format!(
                 "limit {limit} is too large; at most {MAX_RESULT} bytes are stored"
             )));
         }
-        match &self.terms.schema {
-            Some(tag) if tag.len() > MAX_SCHEMA => Err(Error::invalid_config(format!(
-                "the schema tag has {} bytes; at most {MAX_SCHEMA} are allowed",
-                tag.len()
-            ))),
-            _ => Ok(()),
-        }
+        self.terms.check()
     }
 
     /// Says in an error which key it is about.

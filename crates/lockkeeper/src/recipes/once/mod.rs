@@ -10,8 +10,7 @@ mod fuzz;
 #[doc(hidden)]
 pub mod record;
 #[cfg(not(feature = "internals"))]
-#[allow(unreachable_pub, reason = "the models see it, by the feature `internals`")]
-mod record;
+pub(super) mod record;
 mod turn;
 
 pub(crate) use begin::Begun;
@@ -20,10 +19,9 @@ pub use turn::Running;
 use crate::error::{Error, Result};
 use crate::keeper::Keeper;
 use crate::lock::Lock;
-use record::Terms;
+use record::{DEFAULT_KEEP, Terms};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sha2::{Digest as _, Sha256};
 use std::fmt::Display;
 use std::future::Future;
 use std::time::Duration;
@@ -31,14 +29,10 @@ use std::time::Duration;
 /// The largest result, in bytes of JSON: what a register keeps, less 1 KiB for what stands beside the result.
 pub const MAX_RESULT: usize = crate::register::MAX_VALUE - 1024;
 
-/// A retry of yesterday's request still finds its result.
-const DEFAULT_KEEP: Duration = Duration::from_secs(24 * 3600);
-
 impl Keeper {
     /// Describes an effect that is to happen once for `key`, such as `charge/42`; no I/O. Default: 24 h of retention.
     pub fn once(&self, key: impl AsRef<[u8]>) -> Once {
-        let key = key.as_ref();
-        let name = if key.is_empty() { Vec::new() } else { [b"once/", key].concat() };
+        let name = record::name(key.as_ref());
         Once {
             lock: self.lock(&name),
             keeper: self.clone(),
@@ -105,7 +99,7 @@ impl Once {
     /// What makes the request this one: its body, say. The store keeps a SHA-256 of it; a caller that comes with the same
     /// key and another fingerprint gets an error of kind `Mismatch`. Default: none, and nothing is compared.
     pub fn fingerprint(mut self, request: impl AsRef<[u8]>) -> Self {
-        self.terms.fingerprint = Some(hex(&Sha256::digest(request.as_ref())));
+        self.terms = self.terms.fingerprint(request.as_ref());
         self
     }
 

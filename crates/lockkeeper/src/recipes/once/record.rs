@@ -1,17 +1,45 @@
 //! What the register of a key holds, and what a caller makes of it. Pure: the models check it.
 
-use super::MAX_RESULT;
+use super::{MAX_RESULT, hex};
 use crate::error::{Error, ErrorKind, Result};
 use crate::register::FENCE_LIFE;
 use crate::token::Token;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
+use sha2::{Digest as _, Sha256};
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
 /// How much of a failure's text is kept: enough for a sentence, and no place for a page.
 const MAX_FAILURE: usize = 1000;
+
+/// A tag is a word; six bytes of JSON for each of its bytes still fit beside the largest result.
+const MAX_SCHEMA: usize = 64;
+
+/// The finest time that every store can keep.
+const MIN_KEEP: Duration = Duration::from_millis(1);
+/// Ten years: longer than records of payments are asked for, and within what every store can count.
+const MAX_KEEP: Duration = Duration::from_secs(3650 * 24 * 3600);
+/// A retry of yesterday's request still finds its result.
+pub const DEFAULT_KEEP: Duration = Duration::from_secs(24 * 3600);
+
+/// The name of a key's lock and register. An empty key stays empty, and invalid: the recipe's prefix alone names none.
+pub fn name(key: &[u8]) -> Vec<u8> {
+    if key.is_empty() { Vec::new() } else { [b"once/", key].concat() }
+}
+
+/// Refuses a time that not every store can keep a result for.
+///
+/// # Errors
+/// `InvalidConfig`, with the range.
+pub fn check_keep(keep: Duration) -> Result<()> {
+    if (MIN_KEEP..=MAX_KEEP).contains(&keep) {
+        return Ok(());
+    }
+    let keep = crate::duration::short(keep);
+    Err(Error::invalid_config(format!("keep {keep} is out of range; a result is kept for 1ms to 3650d")))
+}
 
 /// How far the work of a key has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +84,29 @@ pub struct Terms {
     pub fingerprint: Option<String>,
     /// The version of the result's type.
     pub schema: Option<String>,
+}
+
+impl Terms {
+    /// With the hash of what makes the request this one.
+    #[must_use]
+    pub fn fingerprint(mut self, request: &[u8]) -> Self {
+        self.fingerprint = Some(hex(&Sha256::digest(request)));
+        self
+    }
+
+    /// Refuses a tag that is no word.
+    ///
+    /// # Errors
+    /// `InvalidConfig`, with the limit.
+    pub fn check(&self) -> Result<()> {
+        match &self.schema {
+            Some(tag) if tag.len() > MAX_SCHEMA => Err(Error::invalid_config(format!(
+                "the schema tag has {} bytes; at most {MAX_SCHEMA} are allowed",
+                tag.len()
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What a record means for a caller.
@@ -104,6 +155,36 @@ impl Record {
     /// How long the store keeps it, if it keeps a result for `keep`.
     pub fn life(&self, keep: Duration) -> Duration {
         if self.settles() { keep } else { keep.max(FENCE_LIFE) }
+    }
+
+    /// The word of its state, as it stands in the register.
+    pub fn word(&self) -> &'static str {
+        match self.state {
+            State::Running => "running",
+            State::Open => "open",
+            State::Done => "done",
+            State::Failed => "failed",
+        }
+    }
+
+    /// The token of the runner that wrote it.
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// The number of its run.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Of the runner with this token, which has not ended: its number, and whether an earlier one never did.
+    pub fn under_way(&self, token: Token) -> Option<(u32, bool)> {
+        (self.state == State::Running && self.token == token.get()).then_some((self.attempt, self.left))
+    }
+
+    /// What its runner has asked for, so that the same runner can read its own result.
+    pub fn terms(&self) -> Terms {
+        Terms { fingerprint: self.fingerprint.clone(), schema: self.schema.clone() }
     }
 
     fn result<T: DeserializeOwned>(&self) -> Result<T> {
@@ -173,8 +254,7 @@ mod tests {
 
     #[test]
     fn a_record_is_readable_and_fits_a_register_at_its_largest() {
-        let terms =
-            Terms { fingerprint: Some("f".repeat(64)), schema: Some("\u{1}".repeat(super::super::begin::MAX_SCHEMA)) };
+        let terms = Terms { fingerprint: Some("f".repeat(64)), schema: Some("\u{1}".repeat(MAX_SCHEMA)) };
         let running = Record::running(Token::MAX, u32::MAX, true, &terms);
         let done = running.done(&"x".repeat(MAX_RESULT - 2), MAX_RESULT);
         assert!(done.reason.is_none());
