@@ -102,7 +102,7 @@ async fn skips() -> Vec<skips_page::Skips> {
         #[cfg(feature = "etcd")]
         ("etcd", etcd::skips().await),
         #[cfg(feature = "etcd")]
-        ("etcd_claim", etcd_claim::skips().await),
+        ("etcd with lease=claim", etcd_claim::skips().await),
         #[cfg(feature = "zookeeper")]
         ("zookeeper", zookeeper::skips().await),
     ])

@@ -32,7 +32,7 @@ pub(super) enum Found {
     /// It holds since that revision.
     Took(i64),
     /// It stands in this line since that revision.
-    Joined(i64, Line),
+    Joined(i64, Box<Line>),
     /// Its key is there already.
     There(Entry),
     /// Its tombstone is there.
@@ -65,7 +65,7 @@ impl Core {
         let queued = nested.as_ref().is_some_and(|nested| nested.succeeded);
         let mut line = Line::read(keys, revision, nested.unwrap_or(answer).ranges());
         Ok(match (queued, &line.tomb, line.own.take()) {
-            (true, ..) => Found::Joined(revision, line),
+            (true, ..) => Found::Joined(revision, line.into()),
             (_, Some(_), _) => Found::Ended,
             (_, _, Some(own)) => Found::There(own),
             _ => Found::Refused(line.held(None)),
@@ -90,7 +90,7 @@ impl Core {
             }
             if answer.succeeded {
                 line.grow();
-                return Ok(Found::Joined(revision, line));
+                return Ok(Found::Joined(revision, line.into()));
             }
             line = Line::read(keys, revision, answer.ranges());
             if line.tomb.is_some() {

@@ -109,8 +109,8 @@ impl Events {
                 }
             }
             Some(Target::Before(holder, name, before)) if deleted => {
-                if before.left(&kv.key) {
-                    let (holder, name) = (*holder, name.clone());
+                let woken = before.left(&kv.key).then(|| (*holder, name.clone()));
+                if let Some((holder, name)) = woken {
                     self.wake(core, holder, name);
                 }
             }

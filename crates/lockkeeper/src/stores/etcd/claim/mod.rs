@@ -52,9 +52,11 @@ pub(super) struct Claims {
 /// What is remembered of a claim in line, for its watch.
 #[derive(Debug)]
 struct Waiting {
+    created: i64,
     /// The key right before it in line, and when that was created.
     before: Option<(Vec<u8>, i64)>,
     place: u32,
+    /// Whether what is before it is watched. Not any more: it was woken.
     watched: bool,
     /// When it was last asked about here.
     asked: Stamp,
@@ -96,7 +98,7 @@ impl Claims {
         let place = line.place(&at.own, known.map(|known| known.place));
         // Several are before a permit, and any of them may go.
         let same = known.is_some_and(|known| known.watched && before.is_some() && known.before == before);
-        waiting.insert(at.own.clone(), Waiting { before, place, watched: true, asked: system_now() });
+        waiting.insert(at.own.clone(), Waiting { created, before, place, watched: true, asked: system_now() });
         drop(waiting);
         if !same {
             self.news.tell(News::Watch(Watch {
@@ -113,6 +115,11 @@ impl Claims {
     /// Whether a claim waits, as far as this instance knows.
     fn is_waiting(&self, at: &At) -> bool {
         lock(&self.waiting).contains_key(&at.own)
+    }
+
+    /// When a claim's key was created, if it waits and was woken here.
+    fn woken(&self, at: &At) -> Option<i64> {
+        lock(&self.waiting).get(&at.own).filter(|waiting| !waiting.watched).map(|waiting| waiting.created)
     }
 
     /// A claim waits no more.

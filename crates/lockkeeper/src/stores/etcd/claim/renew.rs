@@ -36,15 +36,29 @@ impl Claims {
             Some((claim, at, seconds))
         });
         let asked: Vec<Asked<'_>> = asked.collect();
-        let limit = call_limit(claims.iter().map(|claim| claim.ttl).min().unwrap_or_default());
-        let seen = self.look(&asked, limit).await;
-        let answers = asked.iter().zip(seen).map(|(asked, seen)| self.renewed(*asked, seen));
-        let mut answers = join_all(answers).await.into_iter();
+        let took = join_all(asked.iter().map(|asked| self.take_at_once(*asked))).await;
+        let left: Vec<Asked<'_>> =
+            asked.iter().zip(&took).filter(|(_, took)| took.is_none()).map(|(a, _)| *a).collect();
+        let limit = call_limit(left.iter().map(|(claim, ..)| claim.ttl).min().unwrap_or_default());
+        let seen = self.look(&left, limit).await;
+        let renewed = left.iter().zip(seen).map(|(asked, seen)| self.renewed(*asked, seen));
+        let mut renewed = join_all(renewed).await.into_iter();
+        let mut answers = took.into_iter().map(|took| took.map(Ok).or_else(|| renewed.next()));
         let answer = |(claim, at): (&Claim, Result<At>)| {
-            let answer = at.and_then(|_| answers.next().unwrap_or_else(|| Err(too_many().into())));
+            let answer = at.and_then(|_| answers.next().flatten().unwrap_or_else(|| Err(too_many().into())));
             answer.map_err(|error| error.for_lock(&claim.name))
         };
         claims.iter().zip(places).map(answer).collect()
+    }
+
+    /// A claim that was woken most likely has its turn: it then needs no keep-alive of its place.
+    async fn take_at_once(&self, (claim, at, _): Asked<'_>) -> Option<Renewal> {
+        let created = self.woken(at)?;
+        match self.turn(claim, at, created, call_limit(claim.ttl)).await {
+            Ok(Turn::Came(token)) => Some(Renewal::Granted(grant(claim, token, claim.ttl))),
+            // What else may be so is found out in the usual way.
+            _ => None,
+        }
     }
 
     /// Keeps leases alive, then looks at the claims that are thought to hang on them.

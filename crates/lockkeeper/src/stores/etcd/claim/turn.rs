@@ -15,7 +15,7 @@ pub(super) enum Turn {
     /// It holds now, on a lease of its whole TTL.
     Came(Token),
     /// It stands in line with this key.
-    NotYet(Entry, Held),
+    NotYet(Box<Entry>, Held),
     /// It is not there any more, or holds already.
     Changed,
 }
@@ -34,7 +34,7 @@ impl Claims {
             return Ok(Turn::Changed);
         };
         if !line.admits(claim.mode, &at.own, created) {
-            return Ok(Turn::NotYet(own, self.stands(claim, at, created, &line)));
+            return Ok(Turn::NotYet(own.into(), self.stands(claim, at, created, &line)));
         }
         let Some(revision) = self.rewrite(claim, at, &own, note_text(claim), self.full(claim)).await? else {
             return Ok(Turn::Changed);
