@@ -170,7 +170,7 @@ pub(crate) enum Command {
     /// Serve the locks of a store over HTTP, for programs in any language.
     ///
     /// The gateway keeps nothing: several may serve one store, and one that ends takes no lock with it. The store must be
-    /// SQLite, Redis, Redlock, PostgreSQL or MySQL.
+    /// SQLite, Redis, Redlock, PostgreSQL, MySQL, or etcd with `?lease=claim`.
     Serve(Box<ServeArgs>),
     /// Show the locks of a store in the browser, on this machine only.
     ///

@@ -82,8 +82,10 @@ impl Gateway {
     pub fn new(store: Arc<dyn Store>, settings: Settings, tokens: Tokens, audit: Audit) -> Result<Arc<Self>> {
         let info = store.info();
         if !info.portable {
+            // etcd can keep them for any client too.
+            let instead = if info.scheme == "etcd" { "serve 'etcd://…?lease=claim'" } else { "connect directly" };
             return Err(Error::unsupported(format!(
-                "{} keeps locks for one client: a gateway would lose them when it restarts; connect directly, or serve \
+                "{} keeps locks for one client: a gateway would lose them when it restarts; {instead}, or serve \
                  PostgreSQL, MySQL, Redis or SQLite",
                 info.scheme
             )));

@@ -12,16 +12,18 @@ use lockkeeper_server::{Accept, Audit, Gateway, Settings};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use testkit::{MysqlServer, PostgresServer, RedisServer, TempDir};
+use testkit::{EtcdServer, MysqlServer, PostgresServer, RedisServer, TempDir};
 use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
 
 conformance_suite!(sqlite, Gateways::new(None));
 conformance_suite!(redis, Gateways::new(Some(REDIS.url())));
 conformance_suite!(postgres, Gateways::new(Some(POSTGRES.url())));
+conformance_suite!(etcd, Gateways::new(Some(ETCD.url() + "?lease=claim")));
 conformance_suite!(mysql, Gateways::new(Some(MYSQL.url() + "?ssl-mode=disabled")));
 
 static REDIS: LazyLock<&RedisServer> = LazyLock::new(|| testkit::shared(RedisServer::new()));
+static ETCD: LazyLock<&EtcdServer> = LazyLock::new(|| EtcdServer::new().share());
 static MYSQL: LazyLock<&MysqlServer> = LazyLock::new(|| MysqlServer::new().share());
 static POSTGRES: LazyLock<PostgresServer> = LazyLock::new(|| {
     let server = PostgresServer::with(&["max_connections=400"]);

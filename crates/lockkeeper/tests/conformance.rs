@@ -50,9 +50,13 @@ conformance_suite!(mysql_shedlock, |case| mysql_servers::At::new("?layout=shedlo
 conformance_suite!(mysql_get_lock, |case| mysql_servers::At::new("?mode=get_lock", case));
 
 #[cfg(feature = "etcd")]
-conformance_suite!(etcd, etcd_servers::Single::new());
+conformance_suite!(etcd, etcd_servers::Single::new(""));
 #[cfg(feature = "etcd")]
-conformance_suite!(etcd_cluster, etcd_servers::Cluster);
+conformance_suite!(etcd_claim, etcd_servers::Single::new("?lease=claim"));
+#[cfg(feature = "etcd")]
+conformance_suite!(etcd_cluster, etcd_servers::Cluster(""));
+#[cfg(feature = "etcd")]
+conformance_suite!(etcd_claim_cluster, etcd_servers::Cluster("?lease=claim"));
 
 #[cfg(feature = "postgres")]
 conformance_suite!(postgres, postgres_servers::Single::new(""));
@@ -97,6 +101,8 @@ async fn skips() -> Vec<skips_page::Skips> {
         ("mysql_shedlock", mysql_shedlock::skips().await),
         #[cfg(feature = "etcd")]
         ("etcd", etcd::skips().await),
+        #[cfg(feature = "etcd")]
+        ("etcd with lease=claim", etcd_claim::skips().await),
         #[cfg(feature = "zookeeper")]
         ("zookeeper", zookeeper::skips().await),
     ])
@@ -339,30 +345,38 @@ mod mysql_servers {
 
 #[cfg(feature = "etcd")]
 mod etcd_servers {
+    use crate::gated;
     use lockkeeper::Store;
-    use lockkeeper::conformance::{Hook, Subject};
+    use lockkeeper::conformance::{Detour, Hook, Subject};
     use lockkeeper::stores::etcd::EtcdStore;
     use std::sync::{Arc, LazyLock, Mutex};
     use testkit::{EtcdCluster, EtcdServer};
 
-    async fn connect(url: &str) -> Arc<dyn Store> {
-        Arc::new(EtcdStore::connect(url).await.expect("connected"))
+    async fn connect(url: String) -> Arc<dyn Store> {
+        Arc::new(EtcdStore::connect(&url).await.expect("connected"))
     }
 
-    /// A server of each case's own, which can be restarted.
-    pub(crate) struct Single(Mutex<EtcdServer>);
+    /// A server of each case's own, which can be restarted, and what the URL adds.
+    pub(crate) struct Single(Mutex<EtcdServer>, &'static str);
 
     impl Single {
-        pub(crate) fn new() -> Self {
-            Self(EtcdServer::new().into())
+        pub(crate) fn new(kind: &'static str) -> Self {
+            Self(EtcdServer::new().into(), kind)
+        }
+
+        fn url(&self) -> String {
+            self.0.lock().expect("no case panics here").url() + self.1
         }
     }
 
     #[async_trait::async_trait]
     impl Subject for Single {
         async fn open(&self) -> Arc<dyn Store> {
-            let url = self.0.lock().expect("no case panics here").url();
-            connect(&url).await
+            connect(self.url()).await
+        }
+
+        fn detour(&self) -> Option<Hook<'_, Detour>> {
+            Some(Box::pin(async { gated::before(&self.url(), connect).await }))
         }
 
         fn restart(&self) -> Option<Hook<'_>> {
@@ -374,15 +388,15 @@ mod etcd_servers {
         }
     }
 
-    /// Three servers that all cases share.
-    pub(crate) struct Cluster;
+    /// Three servers that all cases share, and what the URL adds.
+    pub(crate) struct Cluster(pub(crate) &'static str);
 
     static SHARED: LazyLock<String> = LazyLock::new(|| EtcdCluster::new().share().url());
 
     #[async_trait::async_trait]
     impl Subject for Cluster {
         async fn open(&self) -> Arc<dyn Store> {
-            connect(&SHARED).await
+            connect(SHARED.clone() + self.0).await
         }
     }
 }

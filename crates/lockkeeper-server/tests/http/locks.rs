@@ -117,10 +117,19 @@ async fn the_https_store_and_plain_requests_are_one_world() {
 
 #[tokio::test]
 async fn a_store_whose_locks_are_its_clients_is_not_served() {
-    let store = lockkeeper::store::open("memory:").await.expect("memory");
+    let etcd = testkit::EtcdServer::new();
+    for (url, instead) in [("memory:".to_owned(), "connect directly"), (etcd.url(), "serve 'etcd://…?lease=claim'")] {
+        let error = opened(&url).await.expect_err("refused");
+        assert_eq!(error.kind(), lockkeeper::ErrorKind::Unsupported);
+        assert!(error.to_string().contains("would lose them when it restarts"), "{error}");
+        assert!(error.to_string().contains(instead), "{error}");
+    }
+    opened(&(etcd.url() + "?lease=claim")).await.expect("served");
+}
+
+/// A gateway of the store at a URL.
+async fn opened(url: &str) -> lockkeeper::Result<std::sync::Arc<lockkeeper_server::Gateway>> {
+    let store = lockkeeper::store::open(url).await.expect("opened");
     let tokens = lockkeeper_server::auth::Tokens::open();
-    let refused = lockkeeper_server::Gateway::new(store, Default::default(), tokens, lockkeeper_server::Audit::none());
-    let error = refused.expect_err("refused");
-    assert_eq!(error.kind(), lockkeeper::ErrorKind::Unsupported);
-    assert!(error.to_string().contains("would lose them when it restarts"), "{error}");
+    lockkeeper_server::Gateway::new(store, Default::default(), tokens, lockkeeper_server::Audit::none())
 }

@@ -15,13 +15,18 @@ const NAMES: [&str; 2] = ["chaos-a", "chaos-b"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leaders_that_die_or_freeze_for_twenty_seconds() {
-    chaos(Duration::from_secs(20)).await;
+    chaos(Duration::from_secs(20), &[""]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaders_that_die_or_freeze_while_claims_have_leases_of_their_own() {
+    chaos(Duration::from_secs(20), &["?lease=claim"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "two minutes: scripts/test-extended"]
 async fn leaders_that_die_or_freeze_for_two_minutes() {
-    chaos(Duration::from_secs(120)).await;
+    chaos(Duration::from_secs(120), &["", "?lease=claim"]).await;
 }
 
 /// What the sections of one lock see and write down.
@@ -86,13 +91,15 @@ async fn work(keeper: Keeper, seen: Arc<[Seen; 2]>, over: Arc<AtomicBool>) -> (u
     (done, cut)
 }
 
-async fn chaos(length: Duration) {
+/// `options` is what the keepers' URLs add, in turn.
+async fn chaos(length: Duration, options: &[&str]) {
     let mut cluster = EtcdCluster::new();
     let (seen, over): (Arc<[Seen; 2]>, Arc<AtomicBool>) = Default::default();
     let mut keepers = Vec::new();
     let mut workers = Vec::new();
-    for _ in 0..WORKERS {
-        let keeper = Keeper::builder().ttl(TTL).connect(cluster.url()).await.expect("connected");
+    for number in 0..WORKERS {
+        let url = cluster.url() + options[number % options.len()];
+        let keeper = Keeper::builder().ttl(TTL).connect(url).await.expect("connected");
         workers.push(tokio::spawn(work(keeper.clone(), seen.clone(), over.clone())));
         keepers.push(keeper);
     }
@@ -149,6 +156,15 @@ async fn chaos(length: Duration) {
     assert!(done > 20 * length.as_secs() / 10, "only {done} sections in {length:?}");
     eventually(SOON, "no claim is left", || cluster.ctl(&["get", "chaos-", "--prefix"]).is_empty());
     // Leases end by themselves, and with them what hangs on them.
-    eventually(TTL * 2 + SOON, "no key at all is left", || cluster.ctl(&["get", "", "--prefix"]).is_empty());
-    eventually(TTL * 2 + SOON, "no lease is left", || cluster.ctl(&["lease", "list"]).starts_with("found 0 leases"));
+    // Tombstones of claims that have leases of their own live for a minute more.
+    let tombstones = |keys: &str| keys.lines().all(|key| key.is_empty() || key.contains("/x-"));
+    eventually(TTL * 2 + SOON, "no key but tombstones is left", || {
+        tombstones(&cluster.ctl(&["get", "", "--prefix", "--keys-only"]))
+    });
+    let count = |text: &str| text.lines().filter(|line| !line.is_empty()).count();
+    eventually(TTL * 2 + SOON, "no lease is left but theirs", || {
+        let keys = count(&cluster.ctl(&["get", "", "--prefix", "--keys-only"]));
+        count(&cluster.ctl(&["lease", "list"])) <= keys + 1
+    });
+    assert!(options.contains(&"?lease=claim") || cluster.ctl(&["get", "", "--prefix"]).is_empty(), "no key is left");
 }

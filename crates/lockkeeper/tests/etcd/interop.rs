@@ -20,7 +20,14 @@ const THEIR_SECTIONS: usize = 60;
 const THEIR_TTL: Duration = Duration::from_secs(10);
 
 async fn keeper(server: &EtcdServer) -> Keeper {
-    Keeper::builder().ttl(TTL).label("Gerät").connect(server.url()).await.expect("connected")
+    keeper_with(server, "").await
+}
+
+/// What claims hang on: a lease of their keeper, or one of their own.
+const LEASES: [&str; 2] = ["", "?lease=claim"];
+
+async fn keeper_with(server: &EtcdServer, options: &str) -> Keeper {
+    Keeper::builder().ttl(TTL).label("Gerät").connect(server.url() + options).await.expect("connected")
 }
 
 /// What only one at a time may do: the peers do the same. The log has the tokens in the order of the sections.
@@ -72,8 +79,8 @@ fn judge(dir: &TempDir, ours: usize, theirs: usize) {
 
 async fn our_storm(server: &EtcdServer, name: &'static str, dir: &TempDir) -> tokio::task::JoinSet<()> {
     let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..OURS {
-        let (keeper, dir) = (keeper(server).await, dir.path().to_owned());
+    for number in 0..OURS {
+        let (keeper, dir) = (keeper_with(server, LEASES[number % 2]).await, dir.path().to_owned());
         tasks.spawn(async move {
             for _ in 0..OUR_SECTIONS {
                 let guard = keeper.lock(name).wait(SOON * 4).acquire().await.expect("granted");
@@ -133,13 +140,18 @@ async fn waiting(keeper: &Keeper, name: &str, count: u32) {
 
 async fn both_ways(args: &'static [&'static str]) {
     let server = EtcdServer::new();
-    let keeper = keeper(&server).await;
+    for options in LEASES {
+        both_ways_with(&server, &keeper_with(&server, options).await, args).await;
+    }
+}
+
+async fn both_ways_with(server: &EtcdServer, keeper: &Keeper, args: &'static [&'static str]) {
     let name = args[1];
     for lock in [keeper.lock(name), keeper.lock(name).shared(), keeper.lock(name).permits(3)] {
         // Ours keeps theirs out, until it is released.
         let guard = lock.clone().wait(SOON).acquire().await.expect("granted");
-        let peer = holding(&server, args);
-        waiting(&keeper, name, 1).await;
+        let peer = holding(server, args);
+        waiting(keeper, name, 1).await;
         assert!(!holds(&peer, name), "ours is held");
         guard.release().await.expect("released");
         eventually(SOON, "theirs comes in", || holds(&peer, name));
@@ -149,7 +161,7 @@ async fn both_ways(args: &'static [&'static str]) {
         assert_eq!((record.holders.len(), record.holders[0].note.clone()), (1, None));
         let next = lock.clone().wait(SOON);
         let next = tokio::spawn(async move { next.acquire().await });
-        waiting(&keeper, name, 1).await;
+        waiting(keeper, name, 1).await;
         peer.signal(Signal::INT);
         let guard = next.await.expect("a task").expect("granted");
         assert!(Some(guard.token()) > record.holders[0].token);

@@ -2,6 +2,7 @@
 #![cfg(feature = "etcd")]
 
 mod chaos;
+mod claims;
 mod interop;
 #[path = "../common/keepers.rs"]
 mod keepers;

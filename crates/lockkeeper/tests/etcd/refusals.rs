@@ -80,8 +80,14 @@ fn fill(server: &EtcdServer) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_database_refuses_locks_with_a_sentence_and_still_releases_them() {
+    for kind in ["", "?lease=claim"] {
+        a_full_database(kind).await;
+    }
+}
+
+async fn a_full_database(kind: &str) {
     let server = EtcdServer::with(&["--quota-backend-bytes", "2000000"]);
-    let keeper = keeper(&server.url(), LONG).await;
+    let keeper = keeper(&(server.url() + kind), LONG).await;
     let held = taken(&keeper, "held").await;
     fill(&server);
     let error = keeper.lock("free").try_acquire().await.map(|_| ()).expect_err("full");

@@ -68,9 +68,10 @@ async fn refused(keeper: &Keeper, name: &str) -> Error {
 async fn the_pages_grant_for_all_names_covers_all_names_and_ls() {
     let [all, _] = blocks().try_into().expect("two blocks of grants");
     let server = server(&all);
-    let (a, b) = (ann(&server, "").await, ann(&server, "").await);
+    let (a, b) = (ann(&server, "").await, ann(&server, "?lease=claim").await);
     for name in ["billing", "billing/42", "/billing", "100%/x"] {
         uses(&a, &b, name).await;
+        uses(&b, &a, name).await;
     }
     let guard = a.lock("billing/42").acquire().await.expect("granted");
     let listed = a.list("", None).await.expect("allowed");
@@ -82,22 +83,23 @@ async fn the_pages_grant_for_all_names_covers_all_names_and_ls() {
 async fn the_pages_grants_for_one_beginning_cover_its_names_and_errors_name_the_others() {
     let [_, some] = blocks().try_into().expect("two blocks of grants");
     let server = server(&some);
-    let (a, b) = (ann(&server, "").await, ann(&server, "").await);
+    let (a, b) = (ann(&server, "").await, ann(&server, "?lease=claim").await);
     for name in ["billing", "billing/42", "billing-nightly", "billing/a/100%"] {
         uses(&a, &b, name).await;
+        uses(&b, &a, name).await;
     }
     let guards = [a.lock("billing").acquire().await, a.lock("billing/42").acquire().await];
     assert_eq!(a.list("billing", None).await.expect("allowed").records.len(), 2);
     assert_eq!(a.list("billing/", None).await.expect("allowed").records.len(), 1);
     drop(guards);
-    for (name, prefix) in [("orders", "'orders/'"), ("orders/1", "'/orders%2F1/'")] {
-        let error = refused(&a, name).await.to_string();
+    for (keeper, name, prefix) in [(&a, "orders", "'orders/'"), (&b, "orders/1", "'/orders%2F1/'")] {
+        let error = refused(keeper, name).await.to_string();
         assert!(error.contains(&format!("needs readwrite on the prefixes {prefix} and '/lk/'")), "{error}");
     }
     let error = a.list("orders", None).await.map(|_| ()).expect_err("not allowed").to_string();
     assert!(error.contains("needs read on the prefixes '/orders' and 'orders'"), "{error}");
     let error = a.list("", None).await.map(|_| ()).expect_err("not allowed").to_string();
     assert!(error.contains("needs read on the prefix ''"), "{error}");
-    let native = [ann(&server, "?names=native").await, ann(&server, "?names=native").await];
+    let native = [ann(&server, "?names=native").await, ann(&server, "?names=native&lease=claim").await];
     uses(&native[0], &native[1], "billing/43").await;
 }

@@ -163,8 +163,11 @@ async fn a_guard_outlives_the_death_of_any_member() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compaction_does_not_stop_a_hand_over() {
     let server = EtcdServer::new();
+    let of_claims = server.url() + "?lease=claim";
     let (a, b) = (keeper(&server.url(), TTL).await, keeper(&server.url(), TTL).await);
-    for round in 0..5 {
+    let c = keeper(&of_claims, TTL).await;
+    for round in 0..6 {
+        let b = if round % 2 == 0 { &b } else { &c };
         let held = taken(&a, "x").await;
         let lock = b.lock("x").wait(SOON);
         let waiting = tokio::spawn(async move { lock.acquire().await });
@@ -186,19 +189,22 @@ async fn compaction_does_not_stop_a_hand_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_watch_broke_is_let_in_after_the_restart() {
-    let mut server = EtcdServer::new();
-    let (a, b) = (keeper(&server.url(), LONG).await, keeper(&server.url(), LONG).await);
-    let held = taken(&a, "x").await;
-    let lock = b.lock("x").wait(SOON);
-    let waiting = tokio::spawn(async move { lock.acquire().await });
-    in_line(&a, "x", 1).await;
-    server.kill();
-    server.start();
-    let token = held.token();
-    held.release().await.expect("released");
-    let guard = waiting.await.expect("a task").expect("granted");
-    assert!(guard.token() > token);
-    guard.release().await.expect("released");
+    for kind in ["", "?lease=claim"] {
+        let mut server = EtcdServer::new();
+        let url = server.url() + kind;
+        let (a, b) = (keeper(&url, LONG).await, keeper(&url, LONG).await);
+        let held = taken(&a, "x").await;
+        let lock = b.lock("x").wait(SOON);
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        in_line(&a, "x", 1).await;
+        server.kill();
+        server.start();
+        let token = held.token();
+        held.release().await.expect("released");
+        let guard = waiting.await.expect("a task").expect("granted");
+        assert!(guard.token() > token);
+        guard.release().await.expect("released");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

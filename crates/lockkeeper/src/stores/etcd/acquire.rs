@@ -1,22 +1,20 @@
 //! Taking a lock, or a place in its line; and the claim that asks again.
 
+use super::ask::{Asking, Found, free};
 use super::claims::ClaimState;
 use super::core::Core;
 use super::entry::{Entry, note_text};
 use super::error::Fault;
 use super::keys::{self, Keys};
 use super::lease::Lease;
-use super::line::{self, Line, few, reads};
+use super::line;
 use super::proto::{Compare, Op, Txn};
 use crate::clock::system_now;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::store::{Attempt, Claim, Held, LossReason, Mode};
 use crate::stores::shared::timing::call_limit;
 use crate::token::Token;
 use std::sync::Arc;
-
-/// Maximum attempts to take a permit; every failed one means that another claim joined or left the line.
-const MAX_RACES: u32 = 200;
 
 /// What became of a claim.
 #[derive(Debug)]
@@ -55,7 +53,7 @@ impl Core {
             };
             let Some(state) = self.begin(claim, &keys, &lease) else { return Ok(Attempt::Cancelled) };
             let asked = match claim.mode {
-                Mode::Permit { .. } => Box::pin(self.ask_permit(claim, &keys, &state)).await,
+                Mode::Permit { .. } => Box::pin(self.ask_closely(claim, &keys, &state)).await,
                 _ => self.ask(claim, &keys, &state).await,
             };
             match asked {
@@ -121,34 +119,23 @@ impl Core {
         Box::pin(self.ask_closely(claim, keys, state)).await
     }
 
-    /// What a claim asks whose key may be there already.
+    /// What a claim asks whose key may be there already, and a permit always.
     async fn ask_closely(&self, claim: &Claim, keys: &Keys, state: &ClaimState) -> Result<Asked, Fault> {
-        let own = &state.key;
-        let tomb = keys::tomb(state.session.id, claim.holder);
-        let mut compare = free(claim.mode, keys, own);
-        compare.push(Compare::absent(&tomb));
-        let put = Op::put(&own[..], note_text(claim), state.session.id);
-        let otherwise = if claim.queue {
-            let mut then = vec![put.clone()];
-            then.extend(reads(keys, claim.mode, own, &tomb, 0));
-            let compare = vec![Compare::absent(own), Compare::absent(&tomb)];
-            vec![Txn { compare, then, otherwise: few(keys, own, &tomb) }.into()]
-        } else {
-            few(keys, own, &tomb)
+        let (own, lease) = (&state.key, state.session.id);
+        let tomb = keys::tomb(lease, claim.holder);
+        // The line alone tells who holds: what is written is the same.
+        let text = note_text(claim);
+        let asking = Asking { claim, keys, own, tomb: &tomb, lease, holds: text.clone(), waits: text };
+        let found = match claim.mode {
+            Mode::Permit { .. } => self.ask_permit_line(&asking).await?,
+            _ => self.ask_line(&asking).await?,
         };
-        let mut answer = self.rpc.txn(Txn { compare, then: vec![put], otherwise }, call_limit(claim.ttl)).await?;
-        let revision = answer.revision();
-        if answer.succeeded {
-            return self.holds(claim, revision, revision);
-        }
-        let nested = answer.nested();
-        let queued = nested.as_ref().is_some_and(|nested| nested.succeeded);
-        let line = Line::read(keys, revision, nested.unwrap_or(answer).ranges());
-        Ok(match (queued, &line.tomb, &line.own) {
-            (true, ..) => self.waits(claim, keys, own, revision, &line),
-            (_, Some(_), _) => Asked::Over(LossReason::Broken),
-            (_, _, Some(own)) => known(claim, own),
-            _ => Asked::Refused(line.held(None)),
+        Ok(match found {
+            Found::Took(revision) => return self.holds(claim, revision, revision),
+            Found::Joined(created, line) => self.waits(claim, keys, own, created, &line),
+            Found::There(own) => known(claim, &own),
+            Found::Ended => Asked::Over(LossReason::Broken),
+            Found::Refused(held) => Asked::Refused(held),
         })
     }
 
@@ -185,49 +172,6 @@ impl Core {
             (false, _) => Ok(None),
         }
     }
-
-    /// What a permit asks: whether there is room is counted here, and true if the line has not changed since.
-    async fn ask_permit(&self, claim: &Claim, keys: &Keys, state: &ClaimState) -> Result<Asked, Fault> {
-        let (own, lease) = (&state.key, state.session.id);
-        let tomb = keys::tomb(lease, claim.holder);
-        let mut line = Line::default();
-        for _ in 0..MAX_RACES {
-            let unchanged = Compare::unchanged_since(keys.all(), line.revision);
-            let compare = vec![unchanged, Compare::absent(own), Compare::absent(&tomb)];
-            let then = vec![Op::put(&own[..], note_text(claim), lease)];
-            let otherwise = reads(keys, claim.mode, own, &tomb, 0);
-            let answer = self.rpc.txn(Txn { compare, then, otherwise }, call_limit(claim.ttl)).await?;
-            let revision = answer.revision();
-            if answer.succeeded {
-                if line.has_room(claim.mode) {
-                    return self.holds(claim, revision, revision);
-                }
-                line.grow();
-                return Ok(self.waits(claim, keys, own, revision, &line));
-            }
-            line = Line::read(keys, revision, answer.ranges());
-            if line.tomb.is_some() {
-                return Ok(Asked::Over(LossReason::Broken));
-            }
-            if let Some(own) = &line.own {
-                return Ok(known(claim, own));
-            }
-            if let (Some(used), Mode::Permit { limit }) = (line.other_limit(claim.mode), claim.mode) {
-                return Err(Fault::Refused(
-                    Error::invalid_config(format!(
-                        "a permit of {limit} was asked for while the name is in use with a limit of {used}; all must agree"
-                    ))
-                    .for_lock(&claim.name),
-                ));
-            }
-            if !line.has_room(claim.mode) && !claim.queue {
-                return Ok(Asked::Refused(line.held(None)));
-            }
-        }
-        Err(Fault::Refused(
-            Error::unavailable("too many other clients ask for a permit at the same time").in_store("etcd"),
-        ))
-    }
 }
 
 /// What a key of the claim's own means.
@@ -237,13 +181,3 @@ fn known(claim: &Claim, own: &Entry) -> Asked {
 
 /// The value of a tombstone that an operator's break leaves.
 pub(super) const BROKEN: &[u8] = b"broken";
-
-/// That no claim is in the way of one more of this mode.
-fn free(mode: Mode, keys: &Keys, own: &[u8]) -> Vec<Compare> {
-    if mode != Mode::Shared {
-        return vec![Compare::empty(keys.all())];
-    }
-    let mut free: Vec<_> = keys.but_shared().iter().map(|[from, end]| Compare::empty([from, end])).collect();
-    free.push(Compare::absent(own));
-    free
-}

@@ -62,6 +62,29 @@ pub(super) enum Before {
     },
 }
 
+impl Before {
+    /// What is watched for it.
+    pub(super) fn range(&self) -> Option<[Vec<u8>; 2]> {
+        match self {
+            Self::Nothing => None,
+            Self::Key(key) => Some([key.clone(), Vec::new()]),
+            Self::Fewer { keys, .. } => Some([keys.prefix.clone(), keys.end.clone()]),
+        }
+    }
+
+    /// A key of that range is gone: whether the claim's turn may have come.
+    pub(super) fn left(&mut self, key: &[u8]) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Key(_) => true,
+            Self::Fewer { than, same, others, .. } => {
+                let known = same.remove(key) || others.remove(key);
+                known && others.is_empty() && same.len() < *than
+            }
+        }
+    }
+}
+
 /// What all parts of the store share.
 #[derive(Debug)]
 pub(super) struct Core {

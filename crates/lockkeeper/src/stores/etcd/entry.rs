@@ -15,20 +15,37 @@ pub(super) struct Entry {
     /// `None` for another client's, and where only keys were read.
     pub(super) holder: Option<HolderId>,
     note: Option<(Note, u64)>,
+    pub(super) standing: Standing,
     pub(super) created: i64,
     pub(super) modified: i64,
     pub(super) lease: i64,
+}
+
+/// What a claim's value says of it. Only claims with a lease of their own say more than the least: any client must be
+/// able to go on where another one has stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Its token is the revision at which this value was written.
+    #[default]
+    Written,
+    /// It stands in line, and has not taken the lock.
+    Waits,
+    /// It holds with this token. Its value was written again since, to hang on another lease.
+    Holds(i64),
 }
 
 impl Entry {
     /// A key of another client counts as Exclusive.
     pub(super) fn read(keys: &Keys, kv: KeyValue) -> Self {
         let suffix = kv.key.get(keys.prefix.len()..).unwrap_or_default();
-        let (holder, note) = std::str::from_utf8(&kv.value).ok().and_then(parse_note).unzip();
+        let read = std::str::from_utf8(&kv.value).ok().and_then(parse_note);
+        let standing = read.as_ref().map_or_else(Standing::default, |(_, _, standing)| *standing);
+        let (holder, note) = read.map(|(holder, note, _)| (holder, note)).unzip();
         Self {
             mode: kind(suffix).0,
             holder,
             note,
+            standing,
             created: kv.create_revision,
             modified: kv.mod_revision,
             lease: kv.lease,
@@ -37,7 +54,18 @@ impl Entry {
     }
 
     pub(super) fn token(&self) -> Result<Token> {
-        token(self.modified)
+        let Standing::Holds(revision) = self.standing else { return token(self.modified) };
+        token(revision)
+    }
+
+    /// Its value for another lease: what it says of the claim stays true. `None` for another client's.
+    pub(super) fn rewritten(&self) -> Option<Vec<u8>> {
+        let standing = match self.standing {
+            Standing::Written => Standing::Holds(self.modified),
+            standing => standing,
+        };
+        let (note, since) = self.note.as_ref()?;
+        Some(text(self.holder?, *since, note, standing))
     }
 
     pub(super) fn record(&self) -> HolderRecord {
@@ -68,11 +96,25 @@ pub(super) fn holders(line: &[Entry]) -> usize {
     line.iter().take_while(|entry| entry.mode == first.mode).count().min(most)
 }
 
-/// `lk1:holder:since µs:pid:host:label`, host and label percent-encoded.
 pub(super) fn note_text(claim: &Claim) -> Vec<u8> {
-    let (holder, note) = (claim.holder.to_hex(), &claim.note);
+    text(claim.holder, clock::wall_micros(), &claim.note, Standing::Written)
+}
+
+/// The same of a claim that has not taken the lock.
+pub(super) fn waiting_text(claim: &Claim) -> Vec<u8> {
+    text(claim.holder, clock::wall_micros(), &claim.note, Standing::Waits)
+}
+
+/// `lk1:holder:since µs:pid:host:label`, host and label percent-encoded; then `:w` for a claim that waits, or `:` and the
+/// token of one that was written again.
+fn text(holder: HolderId, since: u64, note: &Note, standing: Standing) -> Vec<u8> {
     let (host, label) = (encode(note.host.as_bytes()), encode(note.label.as_bytes()));
-    format!("lk1:{holder}:{}:{}:{host}:{label}", clock::wall_micros(), note.pid).into_bytes()
+    let standing = match standing {
+        Standing::Written => String::new(),
+        Standing::Waits => ":w".to_owned(),
+        Standing::Holds(token) => format!(":{token}"),
+    };
+    format!("lk1:{}:{since}:{}:{host}:{label}{standing}", holder.to_hex(), note.pid).into_bytes()
 }
 
 /// Between which values the notes of a holder's claims lie.
@@ -80,12 +122,18 @@ pub(super) fn notes_of(holder: HolderId) -> [Vec<u8>; 2] {
     [":", ";"].map(|end| format!("lk1:{}{end}", holder.to_hex()).into_bytes())
 }
 
-fn parse_note(text: &str) -> Option<(HolderId, (Note, u64))> {
-    let mut fields = text.strip_prefix("lk1:")?.splitn(5, ':');
+fn parse_note(text: &str) -> Option<(HolderId, (Note, u64), Standing)> {
+    let mut fields = text.strip_prefix("lk1:")?.splitn(6, ':');
     let holder = HolderId::from_hex(fields.next()?)?;
     let (since, pid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     let mut text = || String::from_utf8(decode(fields.next()?.as_bytes())?).ok();
-    Some((holder, (Note::new(text()?, pid, text()?), since)))
+    let note = Note::new(text()?, pid, text()?);
+    let standing = match fields.next() {
+        None => Standing::Written,
+        Some("w") => Standing::Waits,
+        Some(token) => Standing::Holds(token.parse().ok()?),
+    };
+    Some((holder, (note, since), standing))
 }
 
 #[cfg(test)]
@@ -140,15 +188,33 @@ mod tests {
         let note = Note::new("höst:1", 7, "a%b:c\n\u{1f512} ");
         let text = note_text(&claim(note.clone()));
         assert!(text.is_ascii(), "{text:?}");
-        let (holder, (read, _)) = parse_note(std::str::from_utf8(&text).unwrap()).unwrap();
-        assert_eq!((holder, read), (HolderId::from_u128(9), note));
+        let (holder, (read, _), standing) = parse_note(std::str::from_utf8(&text).unwrap()).unwrap();
+        assert_eq!((holder, read, standing), (HolderId::from_u128(9), note, Standing::Written));
         let between = |holder| {
             let [low, high] = notes_of(HolderId::from_u128(holder));
             low < text && text < high
         };
         assert_eq!([8, 9, 10].map(between), [false, true, false]);
-        for bad in ["", "lk1:1:x:%zz:y", &String::from_utf8_lossy(&text[..40])] {
+        let odd = format!("{}:x", String::from_utf8_lossy(&text));
+        for bad in ["", "lk1:1:x:%zz:y", &odd, &String::from_utf8_lossy(&text[..40])] {
             assert_eq!(parse_note(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_claim_that_moves_to_another_lease_keeps_its_token_or_its_place() {
+        let keys = Keys::of(Names::Encoded, &name("x")).unwrap();
+        let read = |value, revision| {
+            let key = keys.claim(Mode::Exclusive, 1, 0);
+            Entry::read(&keys, KeyValue { key, value, create_revision: 5, mod_revision: revision, lease: 1 })
+        };
+        let held = read(note_text(&claim(Note::new("h", 7, "l"))), 7);
+        let moved = read(held.rewritten().unwrap(), 9);
+        assert_eq!((moved.standing, moved.token().unwrap()), (Standing::Holds(7), token(7).unwrap()));
+        assert_eq!(moved.record(), held.record());
+        assert_eq!(read(moved.rewritten().unwrap(), 11).token().unwrap(), token(7).unwrap());
+        let waits = read(waiting_text(&claim(Note::default())), 5);
+        assert_eq!((waits.standing, read(waits.rewritten().unwrap(), 6).standing), (Standing::Waits, Standing::Waits));
+        assert_eq!(read(b"another client's".to_vec(), 5).rewritten(), None);
     }
 }

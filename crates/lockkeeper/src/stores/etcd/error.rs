@@ -10,6 +10,8 @@ use tonic::{Code, Status};
 pub(super) enum Fault {
     /// The lease does not exist (any more); nothing was done.
     NoLease,
+    /// A lease of the chosen id is there already; nothing was done.
+    LeaseExists,
     /// The login has ended; nothing was done.
     LoggedOut,
     /// The database is full; nothing was done.
@@ -41,6 +43,7 @@ impl From<Fault> for Error {
         match fault {
             Fault::Refused(error) | Fault::Unknown(error) => error,
             Fault::NoLease => Self::unavailable("the lease has ended").in_store("etcd"),
+            Fault::LeaseExists => Self::unavailable("the lease is there already").in_store("etcd"),
             Fault::LoggedOut => Self::new(ErrorKind::Denied, "the server ended the login").in_store("etcd"),
             Fault::Full => {
                 let text = "the server's database is full and refuses writes (NOSPACE alarm)";
@@ -72,6 +75,7 @@ pub(super) fn map(status: Status) -> Fault {
     let refused = |error: Error| Fault::Refused(error.in_store("etcd"));
     match status.code() {
         _ if said("requested lease not found") => return Fault::NoLease,
+        _ if said("lease already exists") => return Fault::LeaseExists,
         Code::Unauthenticated => return Fault::LoggedOut,
         _ if said("revision of auth store is old") => return Fault::LoggedOut,
         _ if said("database space exceeded") => return Fault::Full,
@@ -143,6 +147,8 @@ mod tests {
     fn what_a_server_says_becomes_what_a_caller_can_do() {
         let lease = map(Status::not_found("etcdserver: requested lease not found"));
         assert!(matches!(lease, Fault::NoLease) && lease.is_definite());
+        let exists = map(Status::failed_precondition("etcdserver: lease already exists"));
+        assert!(matches!(exists, Fault::LeaseExists) && exists.is_definite());
         assert!(matches!(map(Status::unauthenticated("etcdserver: invalid auth token")), Fault::LoggedOut));
         let full = map(Status::resource_exhausted("etcdserver: mvcc: database space exceeded"));
         assert!(Error::from(full).to_string().contains("NOSPACE"));

@@ -172,13 +172,25 @@ pub(super) fn kind(suffix: &[u8]) -> (Mode, &[u8]) {
     permit().unwrap_or((Mode::Exclusive, suffix))
 }
 
-/// The base of a claim's key, if it is one: the last part begins with the id of the lease that the key hangs on.
+/// How many of the last bits of a lease of one claim tell its TTL; see `claim/number.rs`.
+pub(super) const TTL_BITS: u32 = 22;
+
+/// The base of a claim's key, if it is one: the last part begins with the id of the lease that the key hangs on, or of
+/// another lease of the same claim.
 pub(super) fn base_of(kv: &KeyValue) -> Option<&[u8]> {
     let slash = kv.key.iter().rposition(|byte| *byte == b'/')?;
-    let (_, rest) = kind(&kv.key[slash + 1..]);
-    let lease = format!("{:x}", kv.lease);
-    let ours = rest.strip_prefix(lease.as_bytes())?;
-    (kv.lease != 0 && (ours.is_empty() || ours[0] == b'-')).then_some(&kv.key[..slash])
+    let named = lease_in(&kv.key)?;
+    (kv.lease != 0 && named >> TTL_BITS == kv.lease >> TTL_BITS).then_some(&kv.key[..slash])
+}
+
+/// The lease that a claim's key is named after.
+pub(super) fn lease_in(key: &[u8]) -> Option<i64> {
+    let slash = key.iter().rposition(|byte| *byte == b'/')?;
+    let (_, rest) = kind(&key[slash + 1..]);
+    let digits = rest.split(|byte| *byte == b'-').next()?;
+    let lease = i64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    // One lease, one name: what would be written differently is none.
+    (format!("{lease:x}").as_bytes() == digits).then_some(lease)
 }
 
 /// ASCII without `:`, `/` and control characters.

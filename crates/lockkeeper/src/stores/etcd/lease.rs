@@ -4,9 +4,9 @@
 //! `tend`, so that an acquire finds one ready.
 
 use super::core::{Core, MAX_OPS, News};
-use super::error::{Fault, unknown};
+use super::error::Fault;
 use super::keys;
-use super::proto::{Op, Range, RangeAnswer, Txn};
+use super::proto::{Op, Range, RangeAnswer};
 use crate::clock::Stamp;
 use crate::error::Result;
 use crate::store::{Event, LossReason};
@@ -62,11 +62,8 @@ impl Core {
         whole_seconds(ttl).max(self.floor)
     }
 
-    /// Keeps a lease alive, then looks at some keys: which of them are there, created when they should. `None` when the lease has ended.
-    ///
-    /// A keep-alive is answered by one member on its own. One that has been replaced as the leader without noticing would
-    /// prolong nothing. So it counts only when a read through the same member, which needs a majority, finds the same term
-    /// afterwards: no other member was the leader at the time of the keep-alive.
+    /// Keeps a lease alive, then looks at some keys: which of them are there, created when they should. `None` when the
+    /// lease has ended. See `proof.rs` for when a keep-alive counts.
     pub(super) async fn keep_alive(
         &self,
         lease: &Arc<Lease>,
@@ -74,11 +71,7 @@ impl Core {
         keys: &[(Vec<u8>, i64)],
         limit: Duration,
     ) -> Result<Option<AfterKeepAlive>> {
-        let mut kept = self.keep_alive_once(lease, stamp, keys, limit).await;
-        if matches!(kept, Err(Fault::LoggedOut)) && self.rpc.options().login.is_some() {
-            kept = self.keep_alive_once(lease, stamp, keys, limit).await;
-        }
-        Ok(kept?)
+        Ok(self.rpc.logged_in(|| self.keep_alive_once(lease, stamp, keys, limit)).await?)
     }
 
     async fn keep_alive_once(
@@ -89,15 +82,10 @@ impl Core {
         limit: Duration,
     ) -> Result<Option<AfterKeepAlive>, Fault> {
         let connection = self.rpc.connection(limit).await.map_err(Fault::Refused)?;
-        let answer = match self.rpc.keep_alive(&connection, lease.id, limit).await {
-            Ok(answer) if answer.ttl > 0 => answer,
-            Ok(_) | Err(Fault::NoLease) => {
-                self.lease_ended(lease);
-                return Ok(None);
-            }
-            Err(fault) => return Err(fault),
+        let Some(term) = self.rpc.keep(&connection, lease.id, limit).await? else {
+            self.lease_ended(lease);
+            return Ok(None);
         };
-        let term = answer.header.map(|header| header.raft_term);
         let mut kept = AfterKeepAlive { there: Vec::with_capacity(keys.len()), revision: 0 };
         let mut chunks: Vec<&[(Vec<u8>, i64)]> = keys.chunks(MAX_OPS).collect();
         if chunks.is_empty() {
@@ -108,10 +96,7 @@ impl Core {
             if then.is_empty() {
                 then.push(Range::one(keys::session(lease.id)).keys_only().into());
             }
-            let read = self.rpc.txn_on(&connection, Txn { then, ..Txn::default() }, limit).await?;
-            if read.header.as_ref().map(|header| header.raft_term) != term {
-                return Err(unknown("the leader has changed during the keep-alive"));
-            }
+            let read = self.rpc.read_in(&connection, term, then, limit).await?;
             kept.revision = read.revision();
             let there = |(range, (_, created)): (RangeAnswer, &(Vec<u8>, i64))| {
                 range.kvs.first().is_some_and(|kv| kv.create_revision == *created)

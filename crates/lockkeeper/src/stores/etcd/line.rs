@@ -126,6 +126,15 @@ impl Line {
         }
     }
 
+    /// Whether nothing is in the way of one more of this mode: of a whole line for the modes that several can hold.
+    pub(super) fn is_free(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Exclusive => self.first.is_none(),
+            Mode::Shared => self.newest.is_empty(),
+            Mode::Permit { .. } => self.has_room(mode),
+        }
+    }
+
     /// A permit's limit that differs from this one.
     pub(super) fn other_limit(&self, mode: Mode) -> Option<u32> {
         self.head.iter().find_map(|entry| match entry.mode {

@@ -11,13 +11,17 @@
 //! counts when a majority has confirmed that its leader still is one. A lease ends by the leader's clock; a new leader
 //! begins every lease anew, so a crashed holder can keep others waiting for a second TTL, never the other way round.
 //!
+//! With `lease=claim` each claim has leases of its own: see `claim/mod.rs`.
+//!
 //! **Layout**, to be read with `etcdctl get --prefix`: see `keys.rs`. `etcdctl lock NAME`, Go's `concurrency.Mutex` and
 //! `Election` on the same prefix stand in the same line.
 //!
 //! **Guarantee**: `Consensus`.
 
 mod acquire;
+mod ask;
 mod checks;
+mod claim;
 mod claims;
 mod connect;
 mod core;
@@ -33,10 +37,12 @@ mod lease_upkeep;
 mod line;
 mod operators;
 mod options;
+mod proof;
 mod proto;
 mod registers;
 mod renew;
 mod rpc;
+mod stream;
 mod waiting;
 mod watches;
 
@@ -54,9 +60,10 @@ use crate::stores::shared::register::Registers;
 use crate::stores::shared::timing::ASK_LIMIT;
 use crate::token::Token;
 use async_trait::async_trait;
+use claim::Claims;
 use error::explain;
 use events::Events;
-use options::Options;
+use options::{LeaseKind, Options};
 use rpc::Rpc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +73,8 @@ use std::time::Duration;
 pub struct EtcdStore {
     core: Arc<Core>,
     registers: Registers<Core>,
+    /// With `lease=claim`.
+    claims: Option<Claims>,
 }
 
 impl EtcdStore {
@@ -85,7 +94,8 @@ impl EtcdStore {
         let asked = connecting::ask(async move { Ok((shortest_lease(&rpc).await?, rpc)) }).await;
         let (floor, rpc) = asked.map_err(|e| e.in_store("etcd").during("connect").at(&servers))?;
         let core = Arc::new(Core::new(rpc, floor));
-        Ok(Self { registers: Registers(core.clone()), core })
+        let claims = (core.rpc.options().lease == LeaseKind::Claim).then(|| Claims::new(core.clone()));
+        Ok(Self { registers: Registers(core.clone()), core, claims })
     }
 
     /// An error of a call about one lock.
@@ -125,8 +135,11 @@ impl Store for EtcdStore {
     fn info(&self) -> StoreInfo {
         let info = StoreInfo::new("etcd", Guarantee::Consensus);
         let longest = info.ttl_ceiling;
+        let info = match self.claims {
+            Some(_) => info.expiry(Expiry::Lease).portable(),
+            None => info.expiry(Expiry::Session),
+        };
         info.servers(self.core.rpc.options().servers())
-            .expiry(Expiry::Session)
             .queue()
             .shared()
             .permits()
@@ -139,27 +152,39 @@ impl Store for EtcdStore {
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
-        together(
-            claims,
-            |claim| async move { self.core.acquire(claim).await.map_err(|e| self.explained(e, &claim.name)) },
-        )
-        .await
+        let acquire = async |claim: &Claim| match &self.claims {
+            // Boxed: the other kind is small enough to be made each time.
+            Some(claims) => Box::pin(claims.acquire(claim)).await,
+            None => self.core.acquire(claim).await,
+        };
+        together(claims, |claim| async { acquire(claim).await.map_err(|e| self.explained(e, &claim.name)) }).await
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
-        self.core.renew(claims).await
+        match &self.claims {
+            Some(of_claims) => {
+                let answers = of_claims.renew(claims).await;
+                let explained =
+                    |(answer, claim): (Result<Renewal>, &Claim)| answer.map_err(|e| self.explained(e, &claim.name));
+                answers.into_iter().zip(claims).map(explained).collect()
+            }
+            None => self.core.renew(claims).await,
+        }
     }
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
-        together(
-            claims,
-            |claim| async move { self.core.release(claim).await.map_err(|e| self.explained(e, &claim.name)) },
-        )
-        .await
+        let release = async |claim: &Claim| match &self.claims {
+            Some(claims) => Box::pin(claims.release(claim)).await,
+            None => self.core.release(claim).await,
+        };
+        together(claims, |claim| async { release(claim).await.map_err(|e| self.explained(e, &claim.name)) }).await
     }
 
     async fn tend(&self, events: Sink) {
-        Events::tend(&self.core, events).await;
+        match &self.claims {
+            Some(claims) => claims.tend(events).await,
+            None => Events::tend(&self.core, events).await,
+        }
     }
 
     fn registers(&self) -> Option<&dyn Register> {

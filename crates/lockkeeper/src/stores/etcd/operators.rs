@@ -124,7 +124,8 @@ impl Core {
         let Some(entry) = found else { return Ok(Break::NotHeld) };
         let mut then = vec![Op::delete(&entry.key[..])];
         if let Some(holder) = entry.holder {
-            then.push(Op::put(keys::tomb(entry.lease, holder), BROKEN, entry.lease));
+            let named = keys::lease_in(&entry.key).unwrap_or(entry.lease);
+            then.push(Op::put(keys::tomb(named, holder), BROKEN, entry.lease));
         }
         let compare = vec![Compare::modified(&entry.key, entry.modified)];
         let mut txn = Txn { compare, then, otherwise: Vec::new() };

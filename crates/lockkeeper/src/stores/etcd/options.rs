@@ -14,7 +14,7 @@ static URL: UrlKind = UrlKind {
     url: "an etcd URL",
     shape: "an etcd URL looks like etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…], with etcds:// for TLS",
     least: "etcd://localhost:2379",
-    known: "ca_file, cert_file, key_file, names, password_file",
+    known: "ca_file, cert_file, key_file, lease, names, password_file",
 };
 
 /// How long one member may take to accept a connection.
@@ -29,17 +29,36 @@ pub(super) struct Options {
     pub(super) members: Vec<Endpoint>,
     pub(super) login: Option<(String, String)>,
     pub(super) names: Names,
+    pub(super) lease: LeaseKind,
+}
+
+/// What a lease carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeaseKind {
+    /// All claims of a keeper that have one TTL: its session.
+    Keeper,
+    /// One claim, of any client.
+    Claim,
 }
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let members: Vec<_> = self.members.iter().map(|m| m.uri().to_string()).collect();
-        f.debug_struct("Options").field("members", &members).field("names", &self.names).finish_non_exhaustive()
+        f.debug_struct("Options")
+            .field("members", &members)
+            .field("names", &self.names)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
     }
 }
 
 fn bad(text: impl Into<String>) -> Error {
     URL.bad(text)
+}
+
+/// A value that is none of the option's.
+fn neither(option: &str, value: &str, values: &str) -> Error {
+    bad(format!("{option}={}: it is {values}", escape(value.as_bytes())))
 }
 
 impl Options {
@@ -61,7 +80,7 @@ impl Options {
             return Err(bad("an etcd URL has no path: a prefix of all names is the keeper's `prefix`"));
         }
         let (user, mut password) = split.login()?;
-        let (mut files, mut names) = (TlsFiles::new(&URL, USUAL), Names::Encoded);
+        let (mut files, mut names, mut lease) = (TlsFiles::new(&URL, USUAL), Names::Encoded, LeaseKind::Keeper);
         for (option, value) in pairs {
             if files.take(option, value)? {
                 continue;
@@ -72,10 +91,14 @@ impl Options {
                     names = match value.as_str() {
                         "encoded" => Names::Encoded,
                         "native" => Names::Native,
-                        _ => {
-                            let value = escape(value.as_bytes());
-                            return Err(bad(format!("names={value}: it is 'encoded' or 'native'")));
-                        }
+                        _ => return Err(neither(option, value, "'encoded' or 'native'")),
+                    };
+                }
+                "lease" => {
+                    lease = match value.as_str() {
+                        "keeper" => LeaseKind::Keeper,
+                        "claim" => LeaseKind::Claim,
+                        _ => return Err(neither(option, value, "'keeper' or 'claim'")),
                     };
                 }
                 _ => return Err(URL.unknown(option)),
@@ -88,7 +111,7 @@ impl Options {
         };
         let tls = tls(files, scheme == "etcds")?;
         let members = split.hosts.split(',').map(|host| member(host, tls.as_ref())).collect::<Result<_>>()?;
-        Ok(Self { members, login, names })
+        Ok(Self { members, login, names, lease })
     }
 }
 
@@ -140,6 +163,8 @@ mod tests {
         etcd://u@h
         etcd://h?ca_file=/nowhere
         etcd://h?names=other
+        etcd://h?lease=other
+        etcd://h?lease=
         etcd://u:geheim@h?password_file=/nowhere
         etcds://u:geheim@h?colour=geheim
     ";
@@ -155,7 +180,9 @@ mod tests {
         let members: Vec<_> = options.members.iter().map(|m| m.uri().to_string()).collect();
         assert_eq!(members, ["http://a:1/", "http://b:2379/", "http://[::1]:7/"]);
         assert_eq!(options.login, Some(("ann".into(), "p@s".into())));
-        assert_eq!(options.names, Names::Native);
+        assert_eq!((options.names, options.lease), (Names::Native, LeaseKind::Keeper));
+        assert_eq!(parse("etcd://a?lease=keeper").unwrap().lease, LeaseKind::Keeper);
+        assert_eq!(parse("etcd://a?lease=claim").unwrap().lease, LeaseKind::Claim);
         assert!(parse("etcds://a").unwrap().members[0].uri().to_string().starts_with("https://a:2379"));
     }
 

@@ -49,8 +49,13 @@ impl Rpc {
         self.unary("/etcdserverpb.KV/Txn", txn, limit).await
     }
 
+    /// A lease whose id the server chooses.
     pub(super) async fn lease_grant(&self, seconds: i64, limit: Duration) -> Result<LeaseAnswer, Fault> {
-        self.unary("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl: seconds }, limit).await
+        self.lease_grant_as(0, seconds, limit).await
+    }
+
+    pub(super) async fn lease_grant_as(&self, id: i64, ttl: i64, limit: Duration) -> Result<LeaseAnswer, Fault> {
+        self.unary("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl, id }, limit).await
     }
 
     pub(super) async fn lease_revoke(&self, id: i64, limit: Duration) -> Result<(), Fault> {
@@ -61,6 +66,12 @@ impl Rpc {
     /// What is left of a lease, and with `keys` what hangs on it.
     pub(super) async fn lease_left(&self, id: i64, keys: bool, limit: Duration) -> Result<LeaseAnswer, Fault> {
         self.unary("/etcdserverpb.Lease/LeaseTimeToLive", LeaseId { id, keys }, limit).await
+    }
+
+    /// What is left of a lease, as a given connection's member says.
+    pub(super) async fn lease_left_on(&self, on: &Connection, id: i64, limit: Duration) -> Result<LeaseAnswer, Fault> {
+        let asked = send(on, "/etcdserverpb.Lease/LeaseTimeToLive", LeaseId { id, keys: false });
+        self.within(on, limit, asked).await
     }
 
     /// One keep-alive, in a stream of its own: nothing to supervise, and each can go to another member.

@@ -6,16 +6,12 @@ use super::events::{Done, Events};
 use super::keys;
 use super::lease::Lease;
 use super::lease_upkeep::Arm;
-use super::proto::{KeyEvent, WatchAnswer, WatchCancel, WatchCreate, WatchOp, WatchRequest};
+use super::proto::{KeyEvent, WatchAnswer};
 use crate::clock::system_now;
 use crate::name::LockName;
 use crate::store::{Event, LossReason};
 use crate::token::HolderId;
-use std::collections::HashSet;
 use std::sync::Arc;
-
-/// Deletes only, as etcd numbers filters.
-const NO_PUTS: i32 = 0;
 
 /// The numbers of a claim's watches.
 pub(super) struct Watched {
@@ -27,8 +23,7 @@ pub(super) struct Watched {
 pub(super) enum Target {
     Lease(Arc<Lease>),
     Own(HolderId),
-    Before(HolderId, LockName),
-    Fewer { holder: HolderId, name: LockName, than: usize, same: HashSet<Vec<u8>>, others: HashSet<Vec<u8>> },
+    Before(HolderId, LockName, Before),
 }
 
 impl Events {
@@ -37,14 +32,8 @@ impl Events {
         if let Some(old) = self.claims.get_mut(&holder).and_then(|watched| watched.before.take()) {
             self.cancel(old);
         }
-        let before = match before {
-            Before::Nothing => None,
-            Before::Key(key) => Some(self.create([key, Vec::new()], revision, true, Target::Before(holder, name))),
-            Before::Fewer { keys, than, same, others } => {
-                let target = Target::Fewer { holder, name, than, same, others };
-                Some(self.create([keys.prefix, keys.end], revision, true, target))
-            }
-        };
+        let before =
+            before.range().map(|range| self.create(range, revision, true, Target::Before(holder, name, before)));
         match self.claims.get_mut(&holder) {
             Some(watched) => watched.before = before,
             None => {
@@ -58,25 +47,20 @@ impl Events {
         self.create(keys::beside(lease.id), revision, false, Target::Lease(lease))
     }
 
-    fn create(&mut self, [key, end]: [Vec<u8>; 2], seen: i64, deletes_only: bool, target: Target) -> i64 {
+    fn create(&mut self, range: [Vec<u8>; 2], seen: i64, deletes_only: bool, target: Target) -> i64 {
         self.next_id += 1;
-        let filters = if deletes_only { vec![NO_PUTS] } else { Vec::new() };
-        let create = WatchCreate { key, end, start_revision: seen + 1, filters, watch_id: self.next_id };
-        self.request(WatchOp::Create(create));
+        if let Some(stream) = &self.stream {
+            stream.create(self.next_id, range, seen, deletes_only);
+        }
         self.targets.insert(self.next_id, target);
         self.next_id
     }
 
     pub(super) fn cancel(&mut self, watch_id: i64) {
-        if self.targets.remove(&watch_id).is_some() {
-            self.request(WatchOp::Cancel(WatchCancel { watch_id }));
-        }
-    }
-
-    fn request(&self, op: WatchOp) {
-        if let Some(stream) = &self.stream {
-            // A stream that has ended is noticed where its answers are read.
-            let _ = stream.requests.send(WatchRequest { op: Some(op) });
+        if self.targets.remove(&watch_id).is_some()
+            && let Some(stream) = &self.stream
+        {
+            stream.cancel(watch_id);
         }
     }
 
@@ -124,14 +108,9 @@ impl Events {
                     }));
                 }
             }
-            Some(Target::Before(holder, name)) if deleted => {
-                let (holder, name) = (*holder, name.clone());
-                self.wake(core, holder, name);
-            }
-            Some(Target::Fewer { holder, name, than, same, others }) if deleted => {
-                let known = same.remove(&kv.key) || others.remove(&kv.key);
-                if known && others.is_empty() && same.len() < *than {
-                    let (holder, name) = (*holder, name.clone());
+            Some(Target::Before(holder, name, before)) if deleted => {
+                let woken = before.left(&kv.key).then(|| (*holder, name.clone()));
+                if let Some((holder, name)) = woken {
                     self.wake(core, holder, name);
                 }
             }
@@ -170,7 +149,7 @@ impl Events {
         match self.targets.remove(&id) {
             None => {}
             Some(Target::Lease(lease)) => self.arm_at(lease.id, system_now()),
-            Some(Target::Own(holder) | Target::Before(holder, _) | Target::Fewer { holder, .. }) => {
+            Some(Target::Own(holder) | Target::Before(holder, ..)) => {
                 let Some(Watched { own, before }) = self.claims.remove(&holder) else { return };
                 [Some(own), before].into_iter().flatten().for_each(|id| self.cancel(id));
                 let name = core.sessions.edit(holder, |state| {

@@ -7,6 +7,9 @@ use prost::{Message, Oneof};
 pub(in crate::stores::etcd) struct LeaseGrant {
     #[prost(int64, tag = "1")]
     pub(in crate::stores::etcd) ttl: i64,
+    /// 0: the server chooses one.
+    #[prost(int64, tag = "2")]
+    pub(in crate::stores::etcd) id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
