@@ -1,8 +1,7 @@
 //! Elections: campaign, proclaim another value, resign, and ask who leads.
 
-use super::{
-    Taking, Who, allowed, enter, held, inspect, need_registers, read, recipe_name, token_of, usual_ttl, write,
-};
+use super::{ROUNDS, Taking, Who, allowed, enter, held, inspect, is_overtaken, need_registers, read, recipe_name};
+use super::{token_of, unsettled, usual_ttl, write};
 use crate::api::locks::{Asked, One, understood};
 use crate::api::thin::give_up;
 use crate::api::{Asking, with_name};
@@ -58,24 +57,30 @@ pub(in crate::api) async fn campaign(
     check_value(&body.value)?;
     let Campaign { holder, ttl_ms, wait_ms, label, host, pid, value, .. } = body;
     let taking = Taking::new(gateway, &asking, clock, name, Who { holder, ttl_ms, wait_ms, label, host, pid })?;
-    let granted = taking.lock(taking.wait).await?;
-    let pass = taking.pass(granted.token);
-    let sequence = match proclaimed(&taking.gateway, taking.name(), &pass, value, Some(&taking.claim.note)).await {
-        Ok(sequence) => sequence,
-        Err(refused) => {
-            // A leader that no follower can find must not keep the others from leading.
-            taking.give_back().await;
-            return Err(refused);
+    let mut wait = taking.wait;
+    for _ in 0..ROUNDS {
+        let granted = taking.lock(std::mem::take(&mut wait)).await?;
+        let pass = taking.pass(granted.token);
+        match proclaimed(&taking.gateway, taking.name(), &pass, value.clone(), Some(&taking.claim.note)).await {
+            Ok(sequence) => {
+                return Ok(Json(json!({
+                    "v": VERSION,
+                    "term": granted.token.get(),
+                    "sequence": sequence,
+                    "valid_ms": millis(granted.valid),
+                    "renew_ms": millis(taking.claim.ttl / 3),
+                    "holder": taking.claim.holder.to_hex(),
+                })));
+            }
+            Err(refused) if is_overtaken(&refused) => {}
+            Err(refused) => {
+                // A leader that no follower can find must not keep the others from leading.
+                taking.give_back().await;
+                return Err(refused);
+            }
         }
-    };
-    Ok(Json(json!({
-        "v": VERSION,
-        "term": granted.token.get(),
-        "sequence": sequence,
-        "valid_ms": millis(granted.valid),
-        "renew_ms": millis(taking.claim.ttl / 3),
-        "holder": taking.claim.holder.to_hex(),
-    })))
+    }
+    Err(unsettled())
 }
 
 /// Writes a value, unless it stands there already; its sequence. `new` is who has just got the lock. Without it the term must

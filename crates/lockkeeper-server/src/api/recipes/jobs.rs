@@ -1,7 +1,7 @@
 //! Jobs that many machines start and one runs: whether to run now.
 
 use super::runs::{kept, now, object, wall};
-use super::{ROUNDS, Taking, Who, enter, is_busy, read, turn_name, unsettled, usual_ttl, write};
+use super::{ROUNDS, Taking, Who, enter, is_busy, is_overtaken, read, turn_name, unsettled, usual_ttl, write};
 use crate::api::Asking;
 use crate::gateway::Gateway;
 use crate::input::json;
@@ -149,6 +149,7 @@ impl Start {
                     return Ok(skipped(&why));
                 }
                 Ok(None) => {}
+                Err(refused) if is_overtaken(&refused) => continue,
                 Err(refused) if refused.problem.retryable => trouble = Some(refused),
                 Err(refused) => {
                     self.taking.give_back().await;

@@ -29,7 +29,8 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a request takes the lock anew because an entry under the token before may still arrive.
+/// How often a request takes the lock anew: an entry under the token before may still arrive, or the lock was lost before the
+/// work could begin.
 const ROUNDS: usize = 4;
 
 /// The TTL of a client that asks for none, as everywhere.
@@ -205,6 +206,12 @@ async fn write<T: Serialize>(
 /// Requests before this one, of the same holder, have left too much open.
 fn unsettled() -> Refused {
     Error::unavailable("an earlier request of this holder may still be under way; ask again").into()
+}
+
+/// The lock was lost while it was on its way to the client: a later holder has been at the fence. There is nothing to give
+/// back, and no work has begun, so the request may ask for the lock again.
+fn is_overtaken(refused: &Refused) -> bool {
+    refused.problem.kind == "stale"
 }
 
 fn is_busy(refused: &Refused) -> bool {

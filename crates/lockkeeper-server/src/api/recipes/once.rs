@@ -1,6 +1,8 @@
 //! An effect that happens once for a key: begin, and say what came out.
 
-use super::{ROUNDS, Taking, Who, allowed, enter, give_back, held, is_busy, read, recipe_name, token_of, unsettled};
+use super::{
+    ROUNDS, Taking, Who, allowed, enter, give_back, held, is_busy, is_overtaken, read, recipe_name, token_of, unsettled,
+};
 use super::{turn_name, usual_ttl, write};
 use crate::api::Asking;
 use crate::api::registers::stale;
@@ -118,6 +120,7 @@ pub(in crate::api) async fn begin(
                 return answer;
             }
             Ok(Turn::Unsure) => taking.give_back().await,
+            Err(refused) if is_overtaken(&refused) => {}
             Err(refused) => {
                 // Also when the entry was not answered: the next request has a higher token, which keeps it out.
                 taking.give_back().await;
