@@ -88,7 +88,7 @@ async fn turn(
         Ok(guard) => hold(worker, keeper, registers, rng, op, guard, wanted).await,
         Err(error) => {
             worker.refused(op, &error)?;
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(worker.pause()).await;
             Ok(())
         }
     }

@@ -53,7 +53,7 @@ fn turns(worker: &Worker, keeper: &Keeper, registers: &Client, task: u32) -> io:
             Ok(guard) => guard,
             Err(error) => {
                 worker.refused(op, &error)?;
-                thread::sleep(Duration::from_millis(50));
+                thread::sleep(worker.pause());
                 continue;
             }
         };

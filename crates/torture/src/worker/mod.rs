@@ -216,6 +216,11 @@ impl Worker {
         self.log(What::Granted { op, token: lease.token().get(), holder, valid_until })
     }
 
+    /// Between a refusal and the next call. Very many tasks that ask again at once would keep a server from starting again.
+    fn pause(&self) -> Duration {
+        self.spec.ttl / 20
+    }
+
     fn refused(&self, op: Op, error: &Error) -> io::Result<()> {
         self.log(What::Refused { op, kind: error.kind().as_str().into(), said: error.to_string() })
     }

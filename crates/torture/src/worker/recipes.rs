@@ -7,7 +7,6 @@ use crate::register::{Client, Shown};
 use fastrand::Rng;
 use lockkeeper::{Keeper, Pass};
 use std::io;
-use std::time::Duration;
 
 pub(super) async fn turn(
     worker: &Worker,
@@ -51,7 +50,11 @@ async fn all(worker: &Worker, keeper: &Keeper, registers: &Client, rng: &mut Rng
     let lock = keeper.lock_all(names).ttl(worker.spec.ttl).wait(worker.wait()).max_hold(worker.max_hold());
     let guard = match lock.acquire().await {
         Ok(guard) => guard,
-        Err(error) => return ops.iter().try_for_each(|(op, _)| worker.refused(*op, &error)),
+        Err(error) => {
+            ops.iter().try_for_each(|(op, _)| worker.refused(*op, &error))?;
+            tokio::time::sleep(worker.pause()).await;
+            return Ok(());
+        }
     };
     let mut plan = Plan { ending: Ending::Release, ..Plan::draw(rng, &worker.spec, false) };
     if worker.spec.sections == Sections::Soak {
@@ -80,7 +83,7 @@ async fn lead(worker: &Worker, keeper: &Keeper, registers: &Client, rng: &mut Rn
         Ok(leadership) => leadership,
         Err(error) => {
             worker.refused(op, &error)?;
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(worker.pause()).await;
             return Ok(());
         }
     };
