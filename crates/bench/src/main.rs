@@ -31,6 +31,7 @@ fn main() {
         ["leader", store] => recipes::lead(store),
         ["gateway-serve", store] => gateway::serve(store),
         ["gateway", "load", ref rest @ ..] => gateway::load(rest),
+        ["gateway", part] => gateway::part(part),
         ["growth-child", store, parts] => growth::child(store, parts, false),
         ["growth-child", store, parts, "--quick"] => growth::child(store, parts, true),
         ["growth", ref rest @ ..] => growth::run(rest),

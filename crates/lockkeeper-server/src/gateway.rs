@@ -2,6 +2,7 @@
 
 use crate::audit::Audit;
 use crate::auth::Tokens;
+use crate::carried::Carried;
 use crate::hints::Hints;
 use crate::limits::Limits;
 use crate::metrics::{Counted, Exporter, Metrics};
@@ -218,14 +219,13 @@ impl Gateway {
         answer
     }
 
-    /// Acts on the store in a task of its own, so that a client that hangs up does not cut the call in half.
-    pub(crate) async fn act<T, F>(&self, act: impl FnOnce(Arc<dyn Store>) -> F) -> Result<T>
+    /// Acts on the store. A client that hangs up does not cut the call in half.
+    pub(crate) fn act<T, F>(&self, act: impl FnOnce(Arc<dyn Store>) -> F) -> Carried<T>
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        let task = tokio::spawn(act(self.store.clone()));
-        task.await.map_err(|e| Error::unavailable("the call to the store did not end").with_source(e))
+        Carried::new(act(self.store.clone()))
     }
 }
 

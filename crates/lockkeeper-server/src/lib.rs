@@ -15,6 +15,7 @@ mod accept;
 mod api;
 mod audit;
 pub mod auth;
+mod carried;
 mod door;
 mod gateway;
 mod hints;
