@@ -11,6 +11,7 @@ use lockkeeper::clock::system_now;
 use lockkeeper_server::auth::Tokens;
 use lockkeeper_server::{Accept, Audit, Gateway, Settings};
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use testkit::RedisServer;
@@ -34,7 +35,7 @@ pub(crate) fn part(name: &str) {
         pin(0);
     }
     let redis = RedisServer::new();
-    let gateway = Process::start(&redis.url());
+    let gateway = Process::start(&redis.url(), None);
     let runtime = runtime();
     let connect = |url: &str| runtime.block_on(Keeper::connect(url)).unwrap();
     let direct = [connect(&redis.url()), connect(&redis.url())];
@@ -120,10 +121,11 @@ fn hand_over(runtime: &Runtime, [holder, waiter]: &[Keeper; 2]) -> f64 {
 }
 
 /// The other process: a gateway of a store, until its input ends. Says its port.
-pub(crate) fn serve(store: &str) {
+pub(crate) fn serve(store: &str, tokens: Option<&str>) {
     runtime().block_on(async {
         let store = lockkeeper::store::open(store).await.unwrap();
-        let gateway = Gateway::new(store, Settings::default(), Tokens::open(), Audit::none()).unwrap();
+        let tokens = tokens.map_or_else(Tokens::open, |file| Tokens::read(Path::new(file)).unwrap());
+        let gateway = Gateway::new(store, Settings::default(), tokens, Audit::none()).unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         println!("{}", listener.local_addr().unwrap().port());
         let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
@@ -138,10 +140,10 @@ struct Process {
 }
 
 impl Process {
-    fn start(store: &str) -> Self {
+    fn start(store: &str, tokens: Option<&Path>) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        let mut child =
-            command.args(["gateway-serve", store]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        command.args(["gateway-serve", store]).args(tokens).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         Self { child, port: line.trim().parse().unwrap() }

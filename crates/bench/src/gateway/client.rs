@@ -10,12 +10,14 @@ use tokio::net::TcpStream;
 
 pub(crate) struct Client {
     port: u16,
+    /// The header that shows its token.
+    authorization: String,
     open: Option<SendRequest<Full<Bytes>>>,
 }
 
 impl Client {
-    pub(crate) fn new(port: u16) -> Self {
-        Self { port, open: None }
+    pub(crate) fn new(port: u16, secret: &str) -> Self {
+        Self { port, authorization: format!("Bearer {secret}"), open: None }
     }
 
     /// Posts JSON: the status of the answer, `None` when there was none.
@@ -41,6 +43,7 @@ impl Client {
         let request = Request::post(path)
             .header("Host", "localhost")
             .header("Content-Type", "application/json")
+            .header("Authorization", &self.authorization)
             .body(Full::new(Bytes::from(body.to_string())))
             .ok()?;
         let answer = open.send_request(request).await.ok()?;

@@ -8,16 +8,22 @@ use crate::redis::runtime;
 use hyper::StatusCode;
 use lockkeeper::HolderId;
 use lockkeeper::clock::system_now;
+use lockkeeper_server::auth::{Made, make};
 use serde_json::json;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use testkit::RedisServer;
+use testkit::{RedisServer, TempDir};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 const CLIENTS: usize = 1_000;
 const LOCKS_EACH: usize = 10;
 const WAITS: usize = 5_000;
+/// Tokens of the clients: one may have 1,000 waits at once.
+const TOKENS: usize = 10;
 const TTL_MS: u64 = 30_000;
 /// One lock of a client is seen to in each; so each is renewed three times in its TTL.
 const TICK: Duration = Duration::from_secs(1);
@@ -35,6 +41,7 @@ struct Seen {
 
 struct Load {
     port: u16,
+    secrets: Vec<String>,
     /// When each lock was given up last, in µs.
     given_up: Vec<AtomicU64>,
     seen: Mutex<Seen>,
@@ -43,9 +50,10 @@ struct Load {
 pub(super) fn run(args: &[&str]) {
     let minutes: u64 = args.first().map_or(10, |minutes| minutes.parse().unwrap());
     let redis = RedisServer::with(&["--maxclients", "20000"]);
-    let gateway = Process::start(&redis.url());
+    let (dir, secrets) = tokens();
+    let gateway = Process::start(&redis.url(), Some(&dir.join("tokens.toml")));
     let given_up = (0..CLIENTS * LOCKS_EACH).map(|_| AtomicU64::new(0)).collect();
-    let load = Arc::new(Load { port: gateway.port, given_up, seen: Mutex::default() });
+    let load = Arc::new(Load { port: gateway.port, secrets, given_up, seen: Mutex::default() });
     let runtime = runtime();
     println!("\n### One gateway of Redis: {CLIENTS} clients, {} locks, {WAITS} waits\n", CLIENTS * LOCKS_EACH);
     println!(
@@ -55,8 +63,8 @@ pub(super) fn run(args: &[&str]) {
     for client in 0..CLIENTS {
         runtime.spawn(hold(load.clone(), client));
     }
-    for _ in 0..WAITS {
-        runtime.spawn(wait(load.clone()));
+    for number in 0..WAITS {
+        runtime.spawn(wait(load.clone(), number));
     }
     for minute in 0..=minutes {
         std::thread::sleep(Duration::from_secs(60));
@@ -83,6 +91,18 @@ pub(super) fn run(args: &[&str]) {
     runtime.shutdown_background();
 }
 
+/// A tokens file, and the secrets of its tokens.
+fn tokens() -> (TempDir, Vec<String>) {
+    let dir = TempDir::new();
+    let rule = "*=acquire".parse().unwrap();
+    let made: Vec<Made> =
+        (0..TOKENS).map(|n| make(&format!("load-{n}"), slice::from_ref(&rule), None).unwrap()).collect();
+    let text: String = made.iter().map(|made| made.toml.as_str()).collect();
+    let file = dir.write("tokens.toml", &text);
+    std::fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();
+    (dir, made.into_iter().map(|made| made.secret).collect())
+}
+
 /// In MiB.
 fn memory(pid: i32) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -95,6 +115,10 @@ fn name(lock: usize) -> String {
 }
 
 impl Load {
+    fn client(&self, number: usize) -> Client {
+        Client::new(self.port, &self.secrets[number % TOKENS])
+    }
+
     fn fail(&self, what: &str, status: Option<StatusCode>) {
         self.seen.lock().unwrap().failures.push(format!("{what}: {status:?}"));
     }
@@ -112,7 +136,7 @@ impl Load {
 
 /// A client: sees to one of its locks at each tick.
 async fn hold(load: Arc<Load>, number: usize) {
-    let mut client = Client::new(load.port);
+    let mut client = load.client(number);
     let mut held = [None::<HolderId>; LOCKS_EACH];
     // Spread over the tick.
     let begin = Instant::now() + TICK.mul_f64(fastrand::f64());
@@ -151,8 +175,8 @@ async fn hold(load: Arc<Load>, number: usize) {
 }
 
 /// Requests that wait, one after the other, each for any of the locks.
-async fn wait(load: Arc<Load>) {
-    let mut client = Client::new(load.port);
+async fn wait(load: Arc<Load>, number: usize) {
+    let mut client = load.client(number);
     tokio::time::sleep(Duration::from_secs(30).mul_f64(fastrand::f64())).await;
     loop {
         let (lock, holder) = (fastrand::usize(..load.given_up.len()), HolderId::random().unwrap());
