@@ -76,6 +76,10 @@ fn told(error: &clap::Error, argv: &[OsString]) -> String {
             format!("{arg} cannot be used together with {}", context(ContextKind::PriorArg))
         }
         ErrorKind::ValueValidation => match std::error::Error::source(error) {
+            // The parser of numbers says what it met, and neither where nor what it wants.
+            Some(source) if source.is::<std::num::ParseIntError>() => {
+                format!("{arg}: '{}' is not a whole number", context(ContextKind::InvalidValue))
+            }
             Some(why) => format!("{arg}: {why}"),
             None => format!("{arg}: '{}' is not valid", context(ContextKind::InvalidValue)),
         },
