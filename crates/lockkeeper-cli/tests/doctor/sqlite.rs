@@ -58,7 +58,7 @@ fn what_cannot_be_examined_is_one_sentence() {
     one_sentence(&place.ends(&["doctor", "--require", "much"]), 64, "best-effort, process, machine");
     one_sentence(&place.ends(&["doctor", "--probes", "0"]), 64, "1..=100000");
     one_sentence(&place.ends(&["doctor", "--probes", "few"]), 64, "'few' is not a whole number");
-    one_sentence(&place.ends(&["run", "--permits", "-1", "x", "--", "true"]), 64, "");
+    one_sentence(&place.ends(&["run", "--permits", "two", "x", "--", "true"]), 64, "'two' is not a whole number");
     one_sentence(&place.ends(&["--store", "sqlite:a", "doctor", "sqlite:b"]), 64, "cannot be used together");
 }
 
