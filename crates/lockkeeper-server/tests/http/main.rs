@@ -3,6 +3,7 @@
 mod access;
 mod door;
 mod fences;
+mod gathered;
 mod hostile;
 mod locks;
 mod metrics;

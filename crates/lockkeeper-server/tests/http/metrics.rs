@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use testkit::SOON;
 
 /// A page as Prometheus reads it: the value of each series.
-struct Page(BTreeMap<String, f64>);
+pub(crate) struct Page(BTreeMap<String, f64>);
 
 impl Page {
-    async fn of(served: &Served, token: Option<&str>) -> Self {
+    pub(crate) async fn of(served: &Served, token: Option<&str>) -> Self {
         let bearer = token.map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
         let request = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{bearer}Connection: close\r\n\r\n");
         let (status, text) = served.raw(request.as_bytes()).await;
@@ -33,7 +33,7 @@ impl Page {
         page
     }
 
-    fn of_series(&self, series: &str) -> f64 {
+    pub(crate) fn of_series(&self, series: &str) -> f64 {
         *self.0.get(series).unwrap_or_else(|| panic!("no {series} in {:#?}", self.0))
     }
 }

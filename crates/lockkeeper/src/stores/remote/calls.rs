@@ -8,7 +8,7 @@ use crate::wire::{Answer, Answers, Claims};
 use serde::Deserialize;
 
 /// The most claims of one request: with the longest names and labels they stay below what a gateway reads.
-const MOST_CLAIMS: usize = 250;
+pub(super) const MOST_CLAIMS: usize = 250;
 
 /// The answer to a break.
 #[derive(Debug, Deserialize)]

@@ -1,7 +1,7 @@
 //! Locks of any store behind `lockkeeper serve`.
 //!
 //! # Algorithm
-//! Every call is one request with a batch of claims. The gateway carries it out on its own store and keeps nothing of it,
+//! Every call is one request with a batch of claims; calls of one claim are gathered while requests are under way. The gateway carries it out on its own store and keeps nothing of it,
 //! so that the next call may go to another gateway of the same store, and a gateway that ends takes no lock with it.
 //! Hand-overs come as events on one stream that stays open.
 //!
@@ -17,9 +17,11 @@
 mod calls;
 mod checks;
 mod events;
+mod gather;
 mod options;
 mod registers;
 
+use self::gather::{Gather, Step};
 use self::options::Options;
 use self::registers::Registers;
 use crate::error::{Error, Result};
@@ -32,7 +34,7 @@ use crate::stores::shared::http::Http;
 use crate::stores::shared::timing::ASK_LIMIT;
 use crate::stores::shared::{connecting, lock};
 use crate::token::{HolderId, Token};
-use crate::wire::{Info, KEEPER_HEADER, Problem, WireLock, WirePage};
+use crate::wire::{Answer, Info, KEEPER_HEADER, Problem, WireLock, WirePage};
 use async_trait::async_trait;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -82,8 +84,14 @@ struct Core {
 #[derive(Debug)]
 pub struct RemoteStore {
     core: Arc<Core>,
+    acquires: Arc<Gather<Attempt>>,
+    releases: Arc<Gather<Release>>,
     registers: Registers,
 }
+
+static ACQUIRE: Step<Attempt> = Step { path: "try-acquire", read: Answer::attempt, each_name_once: true };
+
+static RELEASE: Step<Release> = Step { path: "release", read: Answer::release, each_name_once: false };
 
 impl RemoteStore {
     /// Connects to a gateway, and asks it what its store can do.
@@ -115,7 +123,8 @@ impl RemoteStore {
         };
         let core = Core { options, base, direct: Mutex::default(), info, registers: said.registers };
         let core = Arc::new(core);
-        Ok(Self { registers: Registers(core.clone()), core })
+        let (acquires, releases) = (Gather::new(&ACQUIRE), Gather::new(&RELEASE));
+        Ok(Self { registers: Registers(core.clone()), acquires, releases, core })
     }
 }
 
@@ -196,15 +205,15 @@ impl Store for RemoteStore {
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
-        self.core.batch("try-acquire", claims, crate::wire::Answer::attempt).await
+        self.acquires.send(&self.core, claims).await
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Renewal>> {
-        self.core.batch("renew", claims, crate::wire::Answer::renewal).await
+        self.core.batch("renew", claims, Answer::renewal).await
     }
 
     async fn release(&self, claims: &[Claim]) -> Vec<Result<Release>> {
-        self.core.batch("release", claims, crate::wire::Answer::release).await
+        self.releases.send(&self.core, claims).await
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<Record>> {
