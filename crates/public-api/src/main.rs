@@ -8,7 +8,7 @@ mod items;
 mod signature;
 
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 /// The formats that were read correctly: of Rust 1.95 and of the nightly compilers around it.
@@ -63,8 +63,9 @@ fn fail(error: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Asked when it runs: checkouts that share a target directory share this program.
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(PathBuf::new, PathBuf::from).join("../..")
 }
 
 /// A stable rustdoc writes JSON only if it is told that this is known to be unstable. Cargo must not see the variable: it would

@@ -1,7 +1,7 @@
 //! Servers of a test's own: started on free ports, waited for, frozen, killed and started again, all in one way.
 
 use crate::ports::free_port;
-use crate::{Proc, SOON, Signal, eventually, is_alive};
+use crate::{PATIENCE, Proc, SOON, Signal, eventually, is_alive};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -103,9 +103,9 @@ pub(crate) trait Server: Sized {
         self.daemon_mut().spawn(&mut command);
     }
 
-    /// Waits until it serves clients; `false` when it does not, at once when it has ended.
-    fn comes_up(&self) -> bool {
-        let end = Instant::now() + SOON;
+    /// Waits until it serves clients; `false` when it does not in time, at once when it has ended.
+    fn comes_up(&self, limit: Duration) -> bool {
+        let end = Instant::now() + limit;
         while self.daemon().is_running() && Instant::now() < end {
             if self.is_ready() {
                 return true;
@@ -119,7 +119,7 @@ pub(crate) trait Server: Sized {
     fn begin(mut self) -> Self {
         for _ in 0..TRIES {
             self.spawn();
-            if self.comes_up() {
+            if self.comes_up(SOON) {
                 return self;
             }
             self.move_on();
@@ -127,12 +127,13 @@ pub(crate) trait Server: Sized {
         panic!("{} does not start: {}", Self::WHAT, self.daemon().said());
     }
 
-    /// Starts it again on its ports and directory, and waits until it serves.
+    /// Starts it again on its ports and directory, and waits until it serves. It may have to read much, while very many
+    /// clients ask for it.
     fn start_again(&mut self) {
         let end = Instant::now() + SOON;
         loop {
             self.spawn();
-            if self.comes_up() {
+            if self.comes_up(PATIENCE) {
                 return;
             }
             let (port, said) = (self.daemon().port(), self.daemon().said());
@@ -145,7 +146,7 @@ pub(crate) trait Server: Sized {
         for _ in 0..TRIES {
             let mut members = plan();
             members.iter_mut().for_each(Self::spawn);
-            if members.iter().all(Self::comes_up) {
+            if members.iter().all(|member| member.comes_up(SOON)) {
                 return members;
             }
         }

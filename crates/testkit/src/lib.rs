@@ -57,8 +57,8 @@ use std::time::{Duration, Instant};
 /// Long enough for anything that happens at all, on a busy machine too.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// For data that is made once for all tests of a program: if that fails, all of them do.
-pub(crate) const MADE_ONCE: Duration = Duration::from_secs(180);
+/// For data that is made once for all tests of a program: if that fails, all of them do. For a server with much to read, too.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// For `env`: tests may be started in the background, where a shell makes its children ignore Ctrl-C for good.
 pub const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT,QUIT,TERM,TSTP,TTIN,TTOU";

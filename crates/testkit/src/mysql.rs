@@ -3,7 +3,7 @@
 use crate::certificates;
 use crate::daemon::{Daemon, Server, end_with_us};
 use crate::server_clock::{make_clock, step_clock, use_clock};
-use crate::{MADE_ONCE, Proc, TempDir, cached};
+use crate::{PATIENCE, Proc, TempDir, cached};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
@@ -49,11 +49,11 @@ static TEMPLATE: LazyLock<TempDir> = LazyLock::new(|| {
     if rustix::process::geteuid().is_root() {
         install.arg("--user=mysql");
     }
-    let mut made = Proc::start(&mut install).wait_for(MADE_ONCE);
+    let mut made = Proc::start(&mut install).wait_for(PATIENCE);
     if made.code != Some(0) {
         // It starts a server of its own, which a busy machine may refuse a resource for a moment.
         let _ = std::fs::remove_dir_all(dir.join("data"));
-        made = Proc::start(&mut install).wait_for(MADE_ONCE);
+        made = Proc::start(&mut install).wait_for(PATIENCE);
     }
     assert_eq!(made.code, Some(0), "mariadb-install-db: {}{}", made.stdout, made.stderr);
     end_with_us(&[], &[dir.path()]);

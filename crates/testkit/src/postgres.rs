@@ -3,7 +3,7 @@
 use crate::certificates;
 use crate::daemon::{Daemon, Server, at_our_end, end_with_us};
 use crate::server_clock::{make_clock, step_clock, use_clock};
-use crate::{MADE_ONCE, Proc, SOON, Signal, SmallDisk, TempDir, eventually};
+use crate::{PATIENCE, Proc, SOON, Signal, SmallDisk, TempDir, eventually};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,7 +33,7 @@ static TEMPLATE: LazyLock<TempDir> = LazyLock::new(|| {
     give_away(dir.path());
     let mut command = program("initdb");
     command.args(["--auth=trust", "--username=postgres", "--no-sync", "--encoding=UTF8", "--locale=C", "-D"]);
-    let made = Proc::start(command.arg(dir.join("data"))).wait_for(MADE_ONCE);
+    let made = Proc::start(command.arg(dir.join("data"))).wait_for(PATIENCE);
     assert_eq!(made.code, Some(0), "initdb: {}", made.stderr);
     end_with_us(&[], &[dir.path()]);
     dir

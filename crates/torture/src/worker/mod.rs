@@ -218,7 +218,7 @@ impl Worker {
 
     /// Between a refusal and the next call. Very many tasks that ask again at once would keep a server from starting again.
     fn pause(&self) -> Duration {
-        self.spec.ttl / 20
+        self.spec.ttl / if self.spec.sections == Sections::Soak { 6 } else { 20 }
     }
 
     fn refused(&self, op: Op, error: &Error) -> io::Result<()> {
