@@ -72,14 +72,14 @@ fn many_machines(place: &Place, store: &str, rounds: i64, skew: i64) {
 #[test]
 fn twenty_processes_in_one_second_run_each_window_once() {
     let place = Place::new();
-    many_machines(&place, &format!("sqlite:{}", place.file().display()), 6, 0);
+    many_machines(&place, &place.store(), 6, 0);
 }
 
 #[test]
 #[ignore = "takes minutes; scripts/test-extended runs it"]
 fn twenty_processes_run_each_of_a_hundred_windows_once() {
     let place = Place::new();
-    many_machines(&place, &format!("sqlite:{}", place.file().display()), 100, 0);
+    many_machines(&place, &place.store(), 100, 0);
 }
 
 #[test]

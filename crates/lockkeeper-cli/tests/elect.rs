@@ -43,7 +43,8 @@ fn one_candidate_leads_and_the_next_follows_it() {
     assert_eq!((&seen["leader"]["pid"], &seen["leader"]["label"]), (&first.pid().into(), &"on\nA".into()));
     let page = place.ends(&["leader", "boss"]);
     let says = format!("(pid {}) \"on\\x0aA\"\n    term   {one}\n    value  a\n", first.pid());
-    assert!(page.stdout.starts_with("boss (sqlite)\n  led by ") && page.stdout.ends_with(&says), "{page:?}");
+    let head = format!("boss ({})\n  led by ", place.scheme());
+    assert!(page.stdout.starts_with(&head) && page.stdout.ends_with(&says), "{page:?}");
     place.dir.write("a-go", "");
     assert_eq!(first.wait().code, Some(0));
     assert!(term(&place, "b").0 > one);

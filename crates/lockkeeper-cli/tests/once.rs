@@ -147,8 +147,7 @@ fn a_reader_that_leaves_does_not_cost_the_result() {
     let command = "echo 1; while [ ! -e gone ]; do sleep 0.01; done; seq 2 5000; echo x >> ran";
     let script = format!("{us} once k -- sh -c '{command}' | {{ head -n 1; exec <&-; touch gone; }}");
     let mut command = std::process::Command::new("sh");
-    let store = format!("sqlite:{}", place.file().display());
-    command.args(["-c", &script]).current_dir(place.dir.path()).env("LOCKKEEPER_STORE", store);
+    command.args(["-c", &script]).current_dir(place.dir.path()).env("LOCKKEEPER_STORE", place.store());
     assert_eq!(testkit::Proc::start(&mut command).wait().stdout, "1\n");
     place.text("ran");
     let again = place.ends(&["once", "k", "--", "echo", "other"]);

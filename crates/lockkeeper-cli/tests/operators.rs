@@ -196,7 +196,7 @@ fn the_store_is_chosen_in_order() {
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     let with_file = |command: &mut std::process::Command| store_of(command.env("LOCKKEEPER_STORE_FILE", &file));
     assert_eq!(with_file(&mut place.bare(&args)).1, "");
-    assert_eq!(with_file(&mut place.lockkeeper(&args)).0, format!("sqlite:{base}/locks.db"));
+    assert_eq!(with_file(&mut place.lockkeeper(&args)).0, place.store());
     let flag = [&args[..1], &["--store", "sqlite:flag.db"], &args[1..]].concat();
     assert_eq!(with_file(&mut place.lockkeeper(&flag)).0, format!("sqlite:{base}/flag.db"));
 }

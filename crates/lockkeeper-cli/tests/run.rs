@@ -125,7 +125,7 @@ fn a_name_may_begin_with_a_dash() {
     common::one_sentence(&ended, 64, "1 to 512 bytes");
     let holder = place.holder_of(&["--", "-held"]);
     let shown = place.ends(&["show", "--", "-held"]).stdout;
-    assert!(shown.starts_with("-held (sqlite)\n  held by "), "{shown}");
+    assert!(shown.starts_with(&format!("-held ({})\n  held by ", place.scheme())), "{shown}");
     assert_eq!(place.ends(&["ls", "--", "-he"]).stdout.lines().count(), 2);
     let broken = place.ends(&["break", "--token", &place.text("token"), "--", "-held"]);
     assert_eq!(broken.code, Some(0), "{broken:?}");

@@ -8,17 +8,7 @@ use testkit::{Ended, Proc, SOON, Signal, eventually, found};
 
 /// A gateway of the place's own store, on a port that the system chooses; its URL.
 fn gateway(place: &Place, options: &[&str]) -> (Proc, String) {
-    gateway_at(place, "127.0.0.1:0", options)
-}
-
-fn gateway_at(place: &Place, listen: &str, options: &[&str]) -> (Proc, String) {
-    let process = place.start(&[&["serve", "--listen", listen, "--drain", "0s"], options].concat());
-    let url = found(SOON, "it serves", || {
-        let said = process.stderr();
-        let at = said.split("serving sqlite at ").nth(1)?.split_whitespace().next()?;
-        Some(at.to_owned())
-    });
-    (process, url)
+    place.serve("127.0.0.1:0", options)
 }
 
 fn through(place: &Place, url: &str, args: &[&str]) -> Proc {
@@ -62,7 +52,7 @@ fn commands_behave_as_on_the_store_itself() {
 fn a_gateway_that_is_killed_takes_no_lock_with_it() {
     let place = Place::new();
     let listen = format!("127.0.0.1:{}", testkit::free_port());
-    let (first, url) = gateway_at(&place, &listen, &[]);
+    let (first, url) = place.serve(&listen, &[]);
     let script = "echo x > started; while [ ! -e go ]; do sleep 0.01; done";
     let holder = through(&place, &url, &["run", "--ttl", "20s", "x", "--", "sh", "-c", script]);
     place.text("started");
@@ -73,7 +63,7 @@ fn a_gateway_that_is_killed_takes_no_lock_with_it() {
         object["holders"][0]["remaining_ms"].as_u64().expect("it is held")
     };
     let before = left();
-    let (_second, _) = gateway_at(&place, &listen, &[]);
+    let (_second, _) = place.serve(&listen, &[]);
     // Its lease has more time left than it had: it was renewed through the new one.
     eventually(SOON, "it is renewed", || left() > before);
     one_sentence(&place.ends(&["run", "-n", "x", "--", "true"]), 75, "held by");

@@ -50,8 +50,7 @@ fn much_output_and_a_reader_that_leaves_are_as_without_a_limit() {
     let us = env!("CARGO_BIN_EXE_lockkeeper");
     let script = format!("{{ {us} run --stall-limit 20s x -- yes; echo $? > code; }} | head -n 1");
     let mut command = std::process::Command::new("sh");
-    let store = format!("sqlite:{}", place.file().display());
-    command.args(["-c", &script]).current_dir(place.dir.path()).env("LOCKKEEPER_STORE", store);
+    command.args(["-c", &script]).current_dir(place.dir.path()).env("LOCKKEEPER_STORE", place.store());
     assert_eq!(testkit::Proc::start(&mut command).wait().stdout, "y\n");
     assert_ne!(place.text("code"), "0", "the command has no reader either");
 }

@@ -7,13 +7,45 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use testkit::{Ended, Proc, SOON, TempDir, found};
 
+/// Whether the commands reach the store through a gateway: so in that program, which has the tests of other files.
+pub(crate) fn through_a_gateway() -> bool {
+    env!("CARGO_CRATE_NAME") == "through_a_gateway"
+}
+
 pub(crate) struct Place {
+    /// Between the commands and the store, and its URL.
+    gateway: Option<(Proc, String)>,
     pub(crate) dir: TempDir,
 }
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Self { dir: TempDir::new() }
+        let mut place = Self { dir: TempDir::new(), gateway: None };
+        if through_a_gateway() {
+            place.gateway = Some(place.serve("127.0.0.1:0", &[]));
+        }
+        place
+    }
+
+    /// A gateway of the store, and its URL.
+    pub(crate) fn serve(&self, listen: &str, options: &[&str]) -> (Proc, String) {
+        let process = self.start(&[&["serve", "--listen", listen, "--drain", "0s"], options].concat());
+        let url = found(SOON, "it serves", || {
+            let said = process.stderr();
+            Some(said.split("serving sqlite at ").nth(1)?.split_whitespace().next()?.to_owned())
+        });
+        (process, url)
+    }
+
+    /// Where the commands find the store.
+    pub(crate) fn store(&self) -> String {
+        let direct = || format!("sqlite:{}", self.file().display());
+        self.gateway.as_ref().map_or_else(direct, |(_, url)| url.clone())
+    }
+
+    /// What the commands call the store.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.gateway.is_some() { "https" } else { "sqlite" }
     }
 
     pub(crate) fn file(&self) -> PathBuf {
@@ -23,7 +55,7 @@ impl Place {
     /// The program with its store, in the directory, with nothing of the surroundings.
     pub(crate) fn lockkeeper(&self, args: &[&str]) -> Command {
         let mut command = self.bare(args);
-        command.env("LOCKKEEPER_STORE", format!("sqlite:{}", self.file().display()));
+        command.env("LOCKKEEPER_STORE", self.store());
         command
     }
 
