@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 /// How many requests of a step are sent without waiting for one another. With one alone, a network's round trip would be
 /// waited for twice by most calls.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 2;
 
 /// What a gateway is asked to do with claims.
 #[derive(Debug)]
