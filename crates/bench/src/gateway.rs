@@ -3,7 +3,9 @@
 
 mod client;
 mod load;
+mod relay;
 
+use self::relay::Relay;
 use crate::measure::{Contestant, median_ratio, quantile, rounds_on, table};
 use crate::redis::{pin, runtime};
 use lockkeeper::Keeper;
@@ -51,7 +53,11 @@ pub(crate) fn part(name: &str) {
     match name {
         "serial" => {
             let title = "A gateway before Redis: acquire + release, one task, everything on one core";
-            table(title, &rounds_on(&servers, 20, 200, contestants(serial)));
+            let mut relay = Relay::start(&redis.url());
+            let servers = [&servers[..], &[relay.pid()]].concat();
+            let mut all = contestants(serial);
+            all.push(("SET NX and DEL through a bare HTTP relay", Box::new(move |n| relay.cycles(runtime, n))));
+            table(title, &rounds_on(&servers, 20, 200, all));
         }
         "many" => {
             let title = format!("A gateway before Redis: acquire + release, {TASKS} tasks");
@@ -128,9 +134,27 @@ pub(crate) fn serve(store: &str, tokens: Option<&str>) {
         let gateway = Gateway::new(store, Settings::default(), tokens, Audit::none()).unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         println!("{}", listener.local_addr().unwrap().port());
-        let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
-        Accept { gateway, listener, tls: None }.serve(async { drop(ended.await) }).await;
+        Accept { gateway, listener, tls: None }.serve(input_ended()).await;
     });
+}
+
+/// `bench gateway-relay`.
+pub(crate) fn relay(redis: &str) {
+    relay::serve(redis);
+}
+
+async fn input_ended() {
+    let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    drop(ended.await);
+}
+
+/// This program in another process, and the port that it says.
+fn said(args: &[&str]) -> (Child, u16) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut child = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (child, line.trim().parse().unwrap())
 }
 
 /// A gateway in a process of its own, so that its CPU and memory can be told from the client's.
@@ -141,12 +165,9 @@ struct Process {
 
 impl Process {
     fn start(store: &str, tokens: Option<&Path>) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["gateway-serve", store]).args(tokens).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { child, port: line.trim().parse().unwrap() }
+        let tokens = tokens.map(|file| file.to_str().unwrap());
+        let (child, port) = said(&[&["gateway-serve", store], tokens.as_slice()].concat());
+        Self { child, port }
     }
 
     fn url(&self) -> String {

@@ -31,6 +31,7 @@ fn main() {
         ["leader", store] => recipes::lead(store),
         ["gateway-serve", store] => gateway::serve(store, None),
         ["gateway-serve", store, tokens] => gateway::serve(store, Some(tokens)),
+        ["gateway-relay", redis] => gateway::relay(redis),
         ["gateway", "load", ref rest @ ..] => gateway::load(rest),
         ["gateway", part] => gateway::part(part),
         ["growth-child", store, parts] => growth::child(store, parts, false),
