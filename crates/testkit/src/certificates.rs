@@ -1,19 +1,19 @@
 //! An authority for servers that speak TLS only and want to know who calls.
 
-use crate::{Proc, TempDir};
+use crate::{PATIENCE, Proc, TempDir};
 use std::process::Command;
 
 /// Puts into `dir` an authority `ca`, a `server` (127.0.0.1 and localhost) and a `client` under it, and an authority `other`:
 /// `.crt` and `.key` of each.
 pub fn certificates(dir: &TempDir) {
     let script = "
-        new() { openssl req -newkey rsa:2048 -nodes -subj /CN=$1 -keyout $1.key -out $1.csr; }
+        new() { openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=$1 -keyout $1.key -out $1.csr; }
         ca() { new $1; openssl x509 -req -in $1.csr -signkey $1.key -days 2 -extfile ca.ext -out $1.crt; }
         leaf() { new $1; openssl x509 -req -in $1.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile leaf.ext -out $1.crt; }
         echo basicConstraints=critical,CA:TRUE > ca.ext
         echo subjectAltName=IP:127.0.0.1,DNS:localhost > leaf.ext
         ca ca && ca other && leaf server && leaf client";
-    let made = Proc::start(Command::new("sh").args(["-ec", script]).current_dir(dir.path())).wait();
+    let made = Proc::start(Command::new("sh").args(["-ec", script]).current_dir(dir.path())).wait_for(PATIENCE);
     assert_eq!(made.code, Some(0), "openssl (apt-get install openssl): {}", made.stderr);
 }
 
