@@ -100,6 +100,8 @@ struct Worker {
 pub(crate) fn work(spec: Spec) -> Result<(), Box<dyn std::error::Error>> {
     // Also if the harness is killed and drops nothing.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // Servers go first where the processors are few: a server that starts again would get nowhere beside 200 workers.
+    rustix::process::nice(5)?;
     let log = Log::open(&spec.history, &format!("worker-{}.jsonl", spec.worker))?;
     let worker = std::sync::Arc::new(Worker { spec, log, next: AtomicU32::new(0) });
     let kind = worker.spec.kind;
