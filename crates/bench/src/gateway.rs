@@ -128,7 +128,7 @@ fn hand_over(runtime: &Runtime, [holder, waiter]: &[Keeper; 2]) -> f64 {
 
 /// The other process: a gateway of a store, until its input ends. Says its port.
 pub(crate) fn serve(store: &str, tokens: Option<&str>) {
-    runtime().block_on(async {
+    servers_runtime().block_on(async {
         let store = lockkeeper::store::open(store).await.unwrap();
         let tokens = tokens.map_or_else(Tokens::open, |file| Tokens::read(Path::new(file)).unwrap());
         let gateway = Gateway::new(store, Settings::default(), tokens, Audit::none()).unwrap();
@@ -141,6 +141,11 @@ pub(crate) fn serve(store: &str, tokens: Option<&str>) {
 /// `bench gateway-relay`.
 pub(crate) fn relay(redis: &str) {
     relay::serve(redis);
+}
+
+/// As that of `lockkeeper serve`: a thread for each core that the process may use.
+fn servers_runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
 }
 
 async fn input_ended() {

@@ -2,8 +2,7 @@
 //! token, no queue, no checks.
 
 use super::client::Client;
-use super::said;
-use crate::redis::runtime;
+use super::{said, servers_runtime};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -57,7 +56,7 @@ impl Drop for Relay {
 
 /// The other process, until its input ends. Says its port.
 pub(crate) fn serve(redis: &str) {
-    runtime().block_on(async {
+    servers_runtime().block_on(async {
         let client = redis::Client::open(redis).unwrap();
         let connection = client.get_multiplexed_async_connection().await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
