@@ -2,7 +2,7 @@
 //! was free at each acquisition and its token was the highest so far.
 //!
 //! An attempt without a clear answer may or may not have been granted. If it was, an order with it is also one without
-//! it. So such attempts are not in the search.
+//! it. So such attempts are not in the search, nor is a grant whose lease was over when its answer was read.
 
 use super::calls::Hold;
 use super::read::{Attempt, History};
@@ -17,7 +17,8 @@ use crate::history::Op;
 pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdict) {
     for (name, attempts) in history.names() {
         let breaks = spells.breaks(name);
-        let granted: Vec<&Attempt> = attempts.into_iter().filter(|attempt| attempt.grant.is_some()).collect();
+        let in_time = |attempt: &&Attempt| attempt.grant.as_ref().is_some_and(|grant| grant.valid_until > grant.at);
+        let granted: Vec<&Attempt> = attempts.into_iter().filter(in_time).collect();
         let holds: Vec<Hold> = granted.iter().filter_map(|attempt| hold(history, attempt, spells, &breaks)).collect();
         let outcome = search(&holds);
         verdict.counts.not_searched += outcome.left_out as u64;
@@ -29,7 +30,7 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
             let at = holds[stuck.hold].granted;
             // What it does not fit beside may have been granted some time later.
             let latest = at + 3 * history.ttl();
-            let excuse = spells.excuse(at, name, &ops).or_else(|| spells.fallen(latest));
+            let excuse = spells.excuse(at, name, &ops).or_else(|| spells.fallen(at, latest));
             let mut lines = vec![slice::asked(attempt)];
             lines.extend(slice::granted(history, attempt));
             rivals.iter().for_each(|rival| lines.extend(slice::hold(history, rival)));
@@ -76,6 +77,15 @@ mod tests {
             (verdict.findings.as_slice(), verdict.counts.searched, verdict.counts.not_searched),
             (&[][..], 2, 0)
         );
+    }
+
+    #[test]
+    fn a_grant_that_was_over_when_its_answer_was_read_is_in_no_others_way() {
+        let mut s = Sample::new();
+        s.asked(1, 0, "a");
+        s.granted_late(1, 5_000, 5);
+        s.held(2, "a", (20, 2_030, 2_090), 6);
+        assert_eq!(of(&s.verdict(), Property::Linear).findings, []);
     }
 
     #[test]

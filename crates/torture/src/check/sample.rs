@@ -103,6 +103,12 @@ impl Sample {
         self.event(at, What::Granted { op, token, holder, valid_until })
     }
 
+    /// The answer is read after the end of the lease.
+    pub(super) fn granted_late(&mut self, op: Op, at: u64, token: u64) {
+        let (holder, valid_until) = (format!("holder-{op}"), at * MS - 1);
+        self.event(at, What::Granted { op, token, holder, valid_until });
+    }
+
     pub(super) fn refused(&mut self, op: Op, at: u64, kind: &str) {
         self.event(at, What::Refused { op, kind: kind.to_owned(), said: String::new() });
     }

@@ -144,15 +144,17 @@ impl<'a> Spells<'a> {
 }
 
 impl<'a> Spells<'a> {
-    /// Why tokens may fall from a moment on: a server's clock was wrong, and its data was lost. Then it knows neither the
-    /// last token nor the time that it came from. A mode says by its excuses that it counts on a clock.
-    pub(crate) fn fallen(&self, at: Nanos) -> Option<&Spell<'a>> {
+    /// Why a token may be lower than one that was given at `old`: a server's clock was wrong, and its data was lost after the
+    /// older token or while the clock was wrong. Then it knows neither the last token nor the time that it came from. A mode
+    /// says by its excuses that it counts on a clock.
+    pub(crate) fn fallen(&self, old: Nanos, at: Nanos) -> Option<&Spell<'a>> {
         let counts = |class: &Class| self.history.meta.excuses.contains(class);
         let mut before = self.all.iter().filter(|spell| spell.fault.at <= at);
         let lost =
             |spell: &&Spell<'a>| spell.fault.class == Class::WipeNode || spell.fault.detail.starts_with("FLUSHALL");
         let wrong = before.find(|spell| spell.fault.class == Class::Clock && counts(&Class::Clock))?;
-        self.all.iter().filter(|spell| spell.fault.at <= at && spell.until >= wrong.fault.at).find(lost)
+        let since = old.min(wrong.fault.at);
+        self.all.iter().filter(|spell| spell.fault.at <= at && spell.until >= since).find(lost)
     }
 }
 
