@@ -17,8 +17,8 @@ use crate::history::Op;
 pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdict) {
     for (name, attempts) in history.names() {
         let breaks = spells.breaks(name);
-        let in_time = |attempt: &&Attempt| attempt.grant.as_ref().is_some_and(|grant| grant.valid_until > grant.at);
-        let granted: Vec<&Attempt> = attempts.into_iter().filter(in_time).collect();
+        let granted: Vec<&Attempt> =
+            attempts.into_iter().filter(|attempt| attempt.grant.is_some() && !was_over(attempt)).collect();
         let holds: Vec<Hold> = granted.iter().filter_map(|attempt| hold(history, attempt, spells, &breaks)).collect();
         let outcome = search(&holds);
         verdict.counts.not_searched += outcome.left_out as u64;
@@ -45,6 +45,12 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
             verdict.findings.push(Finding { property, sentence, slice, excused: excuse.is_some() });
         }
     }
+}
+
+/// Whether the worker read the answer after the end of the lease, and was told so at once. Commands do not know when it ends.
+fn was_over(attempt: &Attempt) -> bool {
+    let late = attempt.grant.as_ref().is_some_and(|grant| grant.valid_until <= grant.at);
+    late && attempt.kept.is_none() && attempt.lost.is_some()
 }
 
 /// A granted attempt as the search sees it. It may end when the worker stops counting on it, or when an operator breaks
@@ -84,6 +90,7 @@ mod tests {
         let mut s = Sample::new();
         s.asked(1, 0, "a");
         s.granted_late(1, 5_000, 5);
+        s.lost(1, 5_001, "Expired");
         s.held(2, "a", (20, 2_030, 2_090), 6);
         assert_eq!(of(&s.verdict(), Property::Linear).findings, []);
     }
