@@ -105,6 +105,9 @@ pub(crate) struct RunArgs {
     /// Sections draw their TTL among these multiples of the mode's own.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) ttls: Vec<u32>,
+    /// With the class `client`, one in so many calls is dropped half-way.
+    #[arg(long, default_value_t = crate::DROPS, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) drops: u32,
     /// Where the history goes; without it a directory in the system's temporary one.
     #[arg(long)]
     pub(crate) history: Option<PathBuf>,

@@ -91,6 +91,7 @@ impl Plan {
             variants: args.variants.clone(),
             kinds: args.kinds.clone(),
             ttls: args.ttls.clone(),
+            drops: args.drops,
             samples: None,
         }
     }
@@ -113,10 +114,14 @@ impl Plan {
             // Not `run`: it has a process for each lock, which ends with it and cannot grow.
             kinds: vec![Kind::Async, Kind::Recipe, Kind::Blocking, Kind::Async, Kind::Async, Kind::Async],
             ttls: vec![1],
+            drops: DROPS,
             samples: Some(Duration::from_secs(10)),
         })
     }
 }
+
+/// One in so many calls is dropped half-way, unless a plan says otherwise.
+const DROPS: u32 = 40;
 
 /// The seed that every smoke run begins with.
 const FIXED: u64 = 1;
@@ -143,6 +148,7 @@ fn smoke(args: &SmokeArgs) -> Outcome {
             variants: Vec::new(),
             kinds: Vec::new(),
             ttls: vec![1],
+            drops: DROPS,
             samples: None,
         };
         if !one(&plan, None)? {

@@ -48,7 +48,7 @@ const MUTANTS: [Mutant; 18] = [
         "fence-on-write-only",
         "a",
         "redis1",
-        "--classes pause-worker --sections registers --workers 3 --names 1 --gap-ms 1500",
+        "--classes pause-worker --sections registers --workers 3 --tasks 3 --names 4 --gap-ms 1000",
     ),
     mutant("drop-does-nothing", "de", "redis1", "--classes pause-worker"),
     // Cuts that end early in a lease: all renewals after the first come through.
@@ -66,12 +66,13 @@ const MUTANTS: [Mutant; 18] = [
         "--classes kill-worker --sections long --workers 4 --tasks 1 --names 2 --kinds async,blocking --gap-ms 8000",
     ),
     mutant("no-wait-for-replicas", "abcg", "redis-pair-wait", "--classes kill-node --sections long"),
-    // A call that arrives after its release. No recipe may have the lock meanwhile, and later faults are far away.
+    // A call that arrives after its release: of many that are held back, some are given up. No recipe may have the lock
+    // meanwhile, and later faults are far away.
     mutant(
         "no-tombstone",
         "d",
         "redis1",
-        "--classes delay,client --variants overtaken --workers 4 --tasks 2 --names 2 --kinds async,blocking --gap-ms 2500",
+        "--classes delay,client --variants overtaken --workers 4 --tasks 24 --names 12 --kinds async,blocking --gap-ms 2500",
     ),
     mutant("late-undo", "cg", "redlock5", "--classes delay,partition"),
     // A task inherits the place in line of another one that gives up, with a session for a shorter TTL.
@@ -79,7 +80,7 @@ const MUTANTS: [Mutant; 18] = [
         "heir-with-a-longer-ttl",
         "cg",
         "etcd3",
-        "--classes pause-worker,partition,client --sections long --names 2 --ttls 1,3 --kinds async",
+        "--classes pause-worker,client --sections long --workers 4 --tasks 6 --names 4 --ttls 1,3 --kinds async --drops 3 --gap-ms 1000",
     ),
     mutant(
         "give-up-while-looking",

@@ -41,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) kinds: Vec<Kind>,
     /// Sections draw their TTL among these multiples of the mode's own.
     pub(crate) ttls: Vec<u32>,
+    /// One in so many calls is dropped half-way, where the class `client` is.
+    pub(crate) drops: u32,
     /// How often it is written down what all processes use.
     pub(crate) samples: Option<Duration>,
 }
@@ -97,6 +99,7 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
         tasks: plan.tasks,
         sections: plan.sections,
         chaos: classes.contains(&Class::Client),
+        drops: plan.drops,
         program: program("lockkeeper")?,
     };
     let versions = [rig.versions(), machine()].concat();

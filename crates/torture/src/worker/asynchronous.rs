@@ -79,8 +79,9 @@ async fn turn(
     let (op, ttl) = (worker.next_op(), worker.ttl(rng));
     worker.asked(op, name, wanted, ttl)?;
     let lock = worker.lock(keeper, name, wanted, ttl);
-    let polls = (worker.spec.chaos && rng.u32(..40) == 0).then(|| rng.u32(..6));
-    let Some(answer) = polled(lock.acquire(), polls).await else {
+    let drops = worker.spec.chaos && rng.u32(..worker.spec.drops) == 0;
+    let patience = drops.then(|| Patience::draw(rng, worker.spec.ttl));
+    let Some(answer) = patiently(lock.acquire(), patience).await else {
         worker.log(What::Chaos { kind: "a call dropped half-way".into() })?;
         return worker.log(What::Abandoned { op });
     };
@@ -155,11 +156,28 @@ async fn kv(worker: &Worker, keeper: &Keeper, guard: &Guard, shown: &Shown, time
     worker.log(What::Kv { op: shown.op, name: shown.name.clone(), base, value, accepted })
 }
 
-/// Polls a future at most so many times, then drops it.
-async fn polled<T>(work: impl Future<Output = T>, polls: Option<u32>) -> Option<T> {
-    let Some(polls) = polls else { return Some(work.await) };
+/// When a caller gives a call up.
+enum Patience {
+    /// After so many polls: while the first question is being asked.
+    Polls(u32),
+    /// After some time: mostly in line.
+    Time(Duration),
+}
+
+impl Patience {
+    fn draw(rng: &mut Rng, ttl: Duration) -> Self {
+        if rng.bool() { Self::Polls(rng.u32(..6)) } else { Self::Time(ttl.mul_f64(rng.f64() / 2.0)) }
+    }
+}
+
+/// Drops the work when patience ends.
+async fn patiently<T>(work: impl Future<Output = T>, patience: Option<Patience>) -> Option<T> {
+    let mut left = match patience {
+        None => return Some(work.await),
+        Some(Patience::Time(time)) => return tokio::time::timeout(time, work).await.ok(),
+        Some(Patience::Polls(polls)) => polls,
+    };
     let mut work = pin!(work);
-    let mut left = polls;
     poll_fn(move |cx| {
         if left == 0 {
             return Poll::Ready(None);

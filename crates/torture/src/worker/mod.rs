@@ -80,6 +80,8 @@ pub(crate) struct Spec {
     pub(crate) tasks: u32,
     /// Whether it drops calls, forgets guards and ends suddenly.
     pub(crate) chaos: bool,
+    /// Then one in so many calls is dropped half-way.
+    pub(crate) drops: u32,
     pub(crate) sections: Sections,
     /// The `lockkeeper` program.
     pub(crate) program: PathBuf,
