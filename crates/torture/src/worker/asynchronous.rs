@@ -166,7 +166,7 @@ enum Patience {
 
 impl Patience {
     fn draw(rng: &mut Rng, ttl: Duration) -> Self {
-        if rng.bool() { Self::Polls(rng.u32(..6)) } else { Self::Time(ttl.mul_f64(rng.f64() / 2.0)) }
+        if rng.bool() { Self::Polls(rng.u32(..6)) } else { Self::Time(ttl.mul_f64(rng.f64() * 3.0)) }
     }
 }
 
