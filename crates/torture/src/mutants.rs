@@ -80,13 +80,13 @@ const MUTANTS: [Mutant; 18] = [
         "heir-with-a-longer-ttl",
         "cg",
         "etcd3",
-        "--classes pause-worker,client --sections long --workers 4 --tasks 6 --names 4 --ttls 1,3 --kinds async --drops 3 --gap-ms 1000",
+        "--classes pause-worker,client --sections long --workers 2 --tasks 24 --names 6 --ttls 1,3,3,3 --kinds async --drops 2 --gap-ms 700",
     ),
     mutant(
         "give-up-while-looking",
         "d",
         "consul3",
-        "--classes delay,client --variants slow,overtaken --kinds async --names 8 --tasks 3 --gap-ms 12000",
+        "--classes delay,client --variants slow,overtaken --kinds async --names 8 --tasks 3 --drops 2 --gap-ms 12000",
     ),
     // The command goes on beside a `lockkeeper` that stands still.
     mutant(

@@ -76,10 +76,12 @@ async fn turn(
     name: &str,
     wanted: Wanted,
 ) -> io::Result<()> {
-    let (op, ttl) = (worker.next_op(), worker.ttl(rng));
+    let drops = worker.spec.chaos && rng.u32(..worker.spec.drops) == 0;
+    // A caller that gives up leaves its place to another task, whose TTL may be longer.
+    let shortest = worker.spec.ttls.iter().min().map_or(worker.spec.ttl, |times| worker.spec.ttl * *times);
+    let (op, ttl) = (worker.next_op(), if drops { shortest } else { worker.ttl(rng) });
     worker.asked(op, name, wanted, ttl)?;
     let lock = worker.lock(keeper, name, wanted, ttl);
-    let drops = worker.spec.chaos && rng.u32(..worker.spec.drops) == 0;
     let patience = drops.then(|| Patience::draw(rng, worker.spec.ttl));
     let Some(answer) = patiently(lock.acquire(), patience).await else {
         worker.log(What::Chaos { kind: "a call dropped half-way".into() })?;
