@@ -2,11 +2,14 @@
 
 use super::section::{Plan, section};
 use super::{Sections, Worker, believed};
-use crate::history::{Ending, Wanted, What, now};
+use crate::history::{Ending, Op, Wanted, What, now};
 use crate::register::{Client, Shown};
 use fastrand::Rng;
-use lockkeeper::{Keeper, Pass};
+use futures_util::future::try_join_all;
+use lockkeeper::recipes::GuardAll;
+use lockkeeper::{Keeper, Lease, Pass};
 use std::io;
+use std::pin::pin;
 
 pub(super) async fn turn(
     worker: &Worker,
@@ -41,6 +44,45 @@ fn shown(op: u64, name: &str, pass: &Pass) -> Shown {
     Shown { op, name: name.into(), token: pass.token.get(), holder: pass.holder.to_hex() }
 }
 
+/// One section after the other, each under one of the locks.
+async fn sections(
+    worker: &Worker,
+    registers: &Client,
+    guard: &GuardAll,
+    ops: &[(Op, String)],
+    plan: Plan,
+) -> io::Result<()> {
+    let mut held = Vec::new();
+    for (op, name) in ops {
+        let Ok(pass) = guard.pass(name) else { continue };
+        let Some(lease) = guard.leases().find(|lease| lease.name().as_bytes() == name.as_bytes()) else { continue };
+        worker.granted_as(*op, lease, pass.holder.to_hex())?;
+        held.push((*op, lease, shown(*op, name, &pass)));
+    }
+    // The loss of one may be told while the section under another lasts.
+    let losses: Vec<_> = held.iter().map(|(op, lease, _)| told(worker, *op, lease)).collect();
+    let losses = pin!(try_join_all(losses));
+    let mut sections = pin!(async {
+        for (op, lease, shown) in &held {
+            section(worker, registers, lease, *op, Some(shown), plan).await?;
+        }
+        Ok(())
+    });
+    tokio::select! {
+        done = &mut sections => done,
+        lost = losses => {
+            lost?;
+            sections.await
+        }
+    }
+}
+
+/// Writes a loss down when it is told.
+async fn told(worker: &Worker, op: Op, lease: &Lease) -> io::Result<()> {
+    let reason = format!("{:?}", lease.lost().await);
+    worker.log(What::Lost { op, reason })
+}
+
 /// Two locks at once, one section under each.
 async fn all(worker: &Worker, keeper: &Keeper, registers: &Client, rng: &mut Rng, names: &[String]) -> io::Result<()> {
     let ops: Vec<_> = names.iter().map(|name| (worker.next_op(), name.clone())).collect();
@@ -61,12 +103,7 @@ async fn all(worker: &Worker, keeper: &Keeper, registers: &Client, rng: &mut Rng
         // One section after the other, and both within `max_hold`.
         plan.pause /= 2;
     }
-    for (op, name) in &ops {
-        let Ok(pass) = guard.pass(name) else { continue };
-        let Some(lease) = guard.leases().find(|lease| lease.name().as_bytes() == name.as_bytes()) else { continue };
-        worker.granted_as(*op, lease, pass.holder.to_hex())?;
-        section(worker, registers, lease, *op, Some(&shown(*op, name, &pass)), plan).await?;
-    }
+    sections(worker, registers, &guard, &ops, plan).await?;
     for (op, _) in &ops {
         worker.log(What::Ending { op: *op, how: Ending::Release })?;
     }
