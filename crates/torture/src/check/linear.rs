@@ -18,7 +18,7 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
     for (name, attempts) in history.names() {
         let breaks = spells.breaks(name);
         let granted: Vec<&Attempt> =
-            attempts.into_iter().filter(|attempt| attempt.grant.is_some() && !was_over(attempt)).collect();
+            attempts.into_iter().filter(|attempt| attempt.grant.is_some() && !attempt.was_over()).collect();
         let holds: Vec<Hold> = granted.iter().filter_map(|attempt| hold(history, attempt, spells, &breaks)).collect();
         let outcome = search(&holds);
         verdict.counts.not_searched += outcome.left_out as u64;
@@ -45,12 +45,6 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
             verdict.findings.push(Finding { property, sentence, slice, excused: excuse.is_some() });
         }
     }
-}
-
-/// Whether the worker read the answer after the end of the lease, and was told so at once. Commands do not know when it ends.
-fn was_over(attempt: &Attempt) -> bool {
-    let late = attempt.grant.as_ref().is_some_and(|grant| grant.valid_until <= grant.at);
-    late && attempt.kept.is_none() && attempt.lost.is_some()
 }
 
 /// A granted attempt as the search sees it. It may end when the worker stops counting on it, or when an operator breaks

@@ -40,7 +40,7 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
 fn groundless(history: &History, spells: &Spells<'_>, attempt: &Attempt, verdict: &mut Verdict) {
     let Some((at, reason)) = &attempt.lost else { return };
     let plain: String = reason.chars().filter(char::is_ascii_alphabetic).collect::<String>().to_lowercase();
-    if OWN.iter().any(|own| plain.contains(own)) {
+    if attempt.was_over() || OWN.iter().any(|own| plain.contains(own)) {
         return;
     }
     // A guard is renewed three times per TTL, and believes itself for one TTL from the last time that went well.

@@ -69,6 +69,13 @@ impl Attempt {
         self.grant.as_ref().map(|grant| grant.at).or(refused).or(self.abandoned).or(ended)
     }
 
+    /// Whether the worker read the answer after the end of the lease, and was told so at once. When it was lost is not known
+    /// then. Commands do not know when a lease ends.
+    pub(crate) fn was_over(&self) -> bool {
+        let late = self.grant.as_ref().is_some_and(|grant| grant.valid_until <= grant.at);
+        late && self.kept.is_none() && self.lost.is_some()
+    }
+
     /// The last thing that the guard said of itself: when, and how long it believed itself to be valid.
     pub(crate) fn belief(&self) -> Option<(Nanos, Nanos)> {
         let grant = self.grant.as_ref()?;
