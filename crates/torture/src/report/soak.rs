@@ -35,7 +35,8 @@ pub(crate) fn soaks(all: &[Soak], file: impl Fn(&Soak) -> String) -> String {
     }
     page.push_str(
         "\n## Soak\n\nVery many locks are held at once for a long time, under faults. A figure grew when its median over the last\n\
-         quarter is above that of the second quarter by more than a tenth and a small constant.\n",
+         quarter is above that of the second quarter by more than a tenth and a small constant. For the entries of a store, which rise for a\n\
+         while after an outage, it is the lower quartile.\n",
     );
     for soak in all {
         let Soak { meta, counts, levels } = soak;
