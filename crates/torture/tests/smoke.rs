@@ -13,13 +13,11 @@ fn torture(args: &[&str]) -> (Option<i32>, String, String) {
 fn every_mode_keeps_its_promises_under_faults() {
     let (code, said, complained) = torture(&["smoke"]);
     assert_eq!(code, Some(0), "{said}\n{complained}");
-    // Each mode was judged, and had something to be judged by.
-    let judged: Vec<&str> = said.lines().filter(|line| line.contains(" operations: ")).collect();
-    assert_eq!(judged.len(), 11, "{said}");
-    for line in judged {
-        let granted = line.split(" granted").next().and_then(|head| head.rsplit(' ').next());
-        assert!(granted.and_then(|count| count.parse::<u64>().ok()).is_some_and(|count| count > 50), "{line}");
-    }
+    // Each mode was judged, and had something to be judged by: a run with few grants is followed by another.
+    let granted = |line: &str| line.split(" granted").next()?.rsplit(' ').next()?.parse::<u64>().ok();
+    let judged = said.lines().filter(|line| line.contains(" operations: "));
+    let enough = judged.filter(|line| granted(line).is_some_and(|count| count >= 50));
+    assert_eq!(enough.count(), 11, "{said}");
     let mut out = std::io::stdout().lock();
     std::io::Write::write_all(&mut out, said.as_bytes()).expect("stdout is open");
 }
