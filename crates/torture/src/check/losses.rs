@@ -40,7 +40,9 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
 fn groundless(history: &History, spells: &Spells<'_>, attempt: &Attempt, verdict: &mut Verdict) {
     let Some((at, reason)) = &attempt.lost else { return };
     let plain: String = reason.chars().filter(char::is_ascii_alphabetic).collect::<String>().to_lowercase();
-    if attempt.was_over() || OWN.iter().any(|own| plain.contains(own)) {
+    // Earlier harnesses wrote the second lock of a recipe down only after the section under the first.
+    let written_late = attempt.was_over() && history.recipe(attempt.op);
+    if written_late || OWN.iter().any(|own| plain.contains(own)) {
         return;
     }
     // A guard is renewed three times per TTL, and believes itself for one TTL from the last time that went well.
@@ -122,6 +124,20 @@ mod tests {
              | +0.070000s worker 0, op 1: has 'a', token 5, until +1.070000s\n\
              | +0.910000s worker 0, op 1: is told that 'a' is lost: expired\n"
         );
+    }
+
+    #[test]
+    fn a_guard_that_is_over_when_it_is_given_is_found() {
+        let late = |kind: &str| {
+            let mut s = Sample::new();
+            s.meta.calm_until = 50 * MS;
+            s.started(kind);
+            s.asked(1, 60, "a");
+            s.granted_late(1, 5_000, 5);
+            s.lost(1, 5_001, "Expired");
+            s.verdict().counts.false_losses
+        };
+        assert_eq!((late("async"), late("recipe")), (1, 0));
     }
 
     #[test]

@@ -69,8 +69,8 @@ impl Attempt {
         self.grant.as_ref().map(|grant| grant.at).or(refused).or(self.abandoned).or(ended)
     }
 
-    /// Whether the worker read the answer after the end of the lease, and was told so at once. When it was lost is not known
-    /// then. Commands do not know when a lease ends.
+    /// Whether the lease was over when the worker wrote the grant down, and the worker was told so at once. When it was lost is
+    /// not known then. Commands do not know when a lease ends.
     pub(crate) fn was_over(&self) -> bool {
         let late = self.grant.as_ref().is_some_and(|grant| grant.valid_until <= grant.at);
         late && self.kept.is_none() && self.lost.is_some()

@@ -1,9 +1,9 @@
 //! Locks of any store behind `lockkeeper serve`.
 //!
 //! # Algorithm
-//! Every call is one request with a batch of claims; calls of one claim are gathered while requests are under way. The gateway carries it out on its own store and keeps nothing of it,
-//! so that the next call may go to another gateway of the same store, and a gateway that ends takes no lock with it.
-//! Hand-overs come as events on one stream that stays open.
+//! Every call is one request with a batch of claims; calls of one claim are gathered while requests are under way. The
+//! gateway carries it out on its own store and keeps nothing of it, so that the next call may go to another gateway of the
+//! same store, and a gateway that ends takes no lock with it. Hand-overs come as events on one stream that stays open.
 //!
 //! # Time
 //! The engine's stamps travel to the store and back untouched: a lease counts from before the request was sent.
