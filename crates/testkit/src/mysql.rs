@@ -40,12 +40,24 @@ fn mysql() -> Option<PathBuf> {
     Some(place)
 }
 
+/// A directory of its own for temporary tables: a server that starts deletes those it finds, other servers' too.
+fn own_tmpdir(dir: &TempDir) -> String {
+    let tmp = dir.join("tmp");
+    if !tmp.exists() {
+        std::fs::create_dir(&tmp).expect("a directory for temporary tables");
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(&tmp, all).expect("the server's user may write there");
+    }
+    format!("--tmpdir={}", tmp.display())
+}
+
 /// The data of a new MariaDB server, made once and copied for every one: making it takes seconds.
 static TEMPLATE: LazyLock<TempDir> = LazyLock::new(|| {
     let dir = TempDir::new();
     let mut install = installed("mariadb-install-db");
     install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db", NO_AIO]);
     install.arg(format!("--datadir={}", dir.join("data").display()));
+    install.arg(own_tmpdir(&dir));
     if rustix::process::geteuid().is_root() {
         install.arg("--user=mysql");
     }
@@ -255,6 +267,7 @@ impl Server for MysqlServer {
         for (option, file) in [("datadir", "data"), ("socket", "socket"), ("pid-file", "pid")] {
             command.arg(format!("--{option}={}", self.dir.join(file).display()));
         }
+        command.arg(own_tmpdir(&self.dir));
         command.args(&self.options);
         use_clock(&self.dir, &mut command);
         command
