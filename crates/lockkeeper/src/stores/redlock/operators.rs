@@ -79,6 +79,13 @@ fn top_holder(views: &[NodeView]) -> Option<TopHolder> {
     Some(TopHolder { nodes, id, record })
 }
 
+/// The holder of a lock: a majority names it, or may do so once silent nodes answer. What a release has left on fewer nodes,
+/// because it reached them late, holds nothing.
+fn current(views: &[NodeView]) -> Option<TopHolder> {
+    let unknown = views.iter().filter(|view| **view == NodeView::Unknown).count();
+    top_holder(views).filter(|holder| holder.nodes + unknown >= quorum(views.len()))
+}
+
 /// Who holds a lock that a claim was refused.
 pub(super) fn held(views: &[NodeView]) -> Held {
     let Some(TopHolder { record, .. }) = top_holder(views) else { return Held::default() };
@@ -91,13 +98,9 @@ pub(super) fn held(views: &[NodeView]) -> Held {
     }
 }
 
-/// One lock, if a majority shows a holder, or may do so once silent nodes answer.
+/// One lock, if it has a holder.
 fn record(name: &LockName, views: &[NodeView], labels: &[&str]) -> Option<Record> {
-    let holder = top_holder(views)?;
-    let unknown = views.iter().filter(|s| **s == NodeView::Unknown).count();
-    if holder.nodes + unknown < quorum(views.len()) {
-        return None;
-    }
+    let holder = current(views)?;
     let mut remark = format!("held on {} of {} nodes", holder.nodes, views.len());
     let which = |like: &dyn Fn(&NodeView) -> bool| {
         let labels = views.iter().zip(labels).filter(|(view, _)| like(view)).map(|(_, label)| *label);
@@ -176,8 +179,11 @@ pub(super) async fn look(nodes: &Arc<Nodes>, names: &[LockName]) -> Result<Vec<R
 /// Who holds a lock with this token.
 pub(super) async fn holder(nodes: &Arc<Nodes>, name: &LockName, token: Token) -> Result<Option<HolderId>> {
     let seen = views(nodes, std::slice::from_ref(name)).await?;
-    let holder = seen.first().and_then(|views| top_holder(views));
-    Ok(holder.filter(|s| s.record.token == Some(token)).and_then(|s| s.id))
+    Ok(seen.first().and_then(|views| holder_with(views, token)))
+}
+
+fn holder_with(views: &[NodeView], token: Token) -> Option<HolderId> {
+    current(views).filter(|holder| holder.record.token == Some(token))?.id
 }
 
 impl RedlockStore {
@@ -284,6 +290,15 @@ mod tests {
         assert_eq!(shown.remark.unwrap(), "held on 1 of 3 nodes; no answer from x:2; free on x:3");
         let shown = record(&name, &[ours(1, 7), ours(1, 7), ours(2, 7)], &labels).unwrap();
         assert_eq!(shown.remark.unwrap(), "held on 2 of 3 nodes; others have 1");
+    }
+
+    #[test]
+    fn what_a_late_release_has_left_is_not_broken() {
+        let (token, one) = (Token::new(7).unwrap(), Some(HolderId::from_u128(1)));
+        assert_eq!(holder_with(&[ours(1, 7), NodeView::Free, NodeView::Free], token), None);
+        assert_eq!(holder_with(&[ours(1, 7), NodeView::Unknown, NodeView::Free], token), one);
+        assert_eq!(holder_with(&[ours(1, 7), ours(1, 7), ours(2, 9)], token), one);
+        assert_eq!(holder_with(&[ours(1, 8), ours(1, 8), NodeView::Free], token), None);
     }
 
     #[test]
