@@ -4,8 +4,8 @@ use crate::door::{Came, Door};
 use crate::gateway::Gateway;
 use crate::tls::Tls;
 use crate::unproven::{Place, Unproven};
-use axum::extract::ConnectInfo;
-use axum::{Extension, Router};
+use axum::Router;
+use axum::extract::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -35,9 +35,26 @@ const MOST_HEAD: usize = 16 * 1024;
 /// A pause after a connection could not be accepted, which is so while the process has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A request that came over TLS.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Secured;
+/// What a request is told of its connection: it is among its extensions.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// A client on a socket of the file system has none.
+    pub(crate) address: Option<SocketAddr>,
+    /// Whether it came over TLS.
+    pub(crate) secured: bool,
+    place: Place,
+}
+
+impl Origin {
+    pub(crate) fn of(request: &Request) -> Option<&Self> {
+        request.extensions().get()
+    }
+
+    /// Its client has sent a request that was let in.
+    pub(crate) fn proven(&self) {
+        self.place.proven();
+    }
+}
 
 /// A door to a gateway.
 #[derive(Debug)]
@@ -66,7 +83,6 @@ impl<L: Into<Door>> Accept<L> {
     }
 
     async fn answer(self, routes: Router, end: impl Future<Output = ()>, closing: impl FnOnce(), unproven: Unproven) {
-        let routes = if self.tls.is_some() { routes.layer(Extension(Secured)) } else { routes };
         let (door, graceful, room) = (self.listener.into(), GracefulShutdown::new(), Arc::new(Semaphore::new(MOST)));
         let mut end = std::pin::pin!(end);
         loop {
@@ -84,7 +100,7 @@ impl<L: Into<Door>> Accept<L> {
             let (routes, tls, watcher) = (routes.clone(), self.tls.clone(), graceful.watcher());
             tokio::spawn(async move {
                 let _room = room;
-                let from = Origin { address: came.from(), place };
+                let from = Origin { address: came.from(), secured: tls.is_some(), place };
                 match came {
                     Came::Unix(stream) => connection(stream, from, routes, tls, watcher).await,
                     Came::Tcp(stream, _) => {
@@ -99,12 +115,6 @@ impl<L: Into<Door>> Accept<L> {
         drop(door);
         let _ = tokio::time::timeout(LAST_CALLS, graceful.shutdown()).await;
     }
-}
-
-/// What a request is told of its connection.
-struct Origin {
-    address: Option<SocketAddr>,
-    place: Place,
 }
 
 async fn connection(
@@ -132,10 +142,7 @@ async fn http(
     watcher: Watcher,
 ) {
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
-        if let Some(address) = from.address {
-            request.extensions_mut().insert(ConnectInfo(address));
-        }
-        request.extensions_mut().insert(from.place.clone());
+        request.extensions_mut().insert(from.clone());
         hyper::service::Service::call(&TowerToHyperService::new(routes.clone()), request)
     });
     let connection = http1::Builder::new()

@@ -9,6 +9,7 @@ use crate::metrics::{Counted, Exporter, Metrics};
 use crate::poll::Poll;
 use crate::seen::Seen;
 use crate::ui::{Entry, Through, Ui};
+use axum::http::HeaderValue;
 use lockkeeper::store::{Event, Sink};
 use lockkeeper::wire::Info;
 use lockkeeper::{Error, Keeper, Result, Store, StoreInfo};
@@ -53,6 +54,8 @@ impl Default for Settings {
 pub struct Gateway {
     /// Eight hexadecimal digits, fresh for every start.
     pub(crate) id: String,
+    /// The id as every answer has it.
+    pub(crate) mark: HeaderValue,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) info: StoreInfo,
     pub(crate) settings: Settings,
@@ -117,6 +120,8 @@ impl Gateway {
         let info = store.info();
         let mut id = [0; 4];
         getrandom::fill(&mut id).map_err(|e| Error::unavailable(format!("the system's random source failed: {e}")))?;
+        let id = lockkeeper::wire::hex(&id);
+        let mark = HeaderValue::try_from(&id).map_err(|e| Error::unavailable("the id is no header").with_source(e))?;
         let (metrics, pushes) = (Metrics::new(&settings.exporter), Metrics::pushes(&settings.exporter));
         let store: Arc<dyn Store> = Arc::new(Counted::new(store, &settings.exporter));
         let hints = Arc::new(Hints::default());
@@ -139,9 +144,9 @@ impl Gateway {
         });
         let tasks = [tends.abort_handle(), sweeps.abort_handle()];
         let (limits, draining, closing) = (Limits::default(), AtomicBool::new(false), watch::Sender::new(false));
-        let id = lockkeeper::wire::hex(&id);
         Ok(Arc::new(Self {
             id,
+            mark,
             store,
             info,
             settings,

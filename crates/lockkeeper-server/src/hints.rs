@@ -164,6 +164,10 @@ impl Hints {
 
 impl Tables {
     fn ask(&mut self, holder: HolderId, asked: Asked) {
+        // A holder belongs to one lock. A client that names another with it must not leave the first behind.
+        if self.asked.get(&holder).is_some_and(|before| before.name != asked.name) {
+            self.forget(holder);
+        }
         self.names.entry(asked.name.clone()).or_default().insert(holder);
         self.asked.insert(holder, asked);
     }
@@ -256,6 +260,17 @@ mod tests {
         hints.forget(A);
         hints.tell(&lost);
         assert!(stream.events.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_holder_of_many_names_leaves_nothing_behind() {
+        let (hints, ann): (_, Arc<str>) = (Arc::new(Hints::default()), "ann".into());
+        for n in 0..3 {
+            hints.asked(KEEPER, &ann, [(A, name(&n.to_string()), Duration::from_secs(1))].into_iter());
+        }
+        assert_eq!(hints.tables().names.len(), 1);
+        hints.forget(A);
+        assert!(hints.tables().asked.is_empty() && hints.tables().names.is_empty());
     }
 
     #[test]

@@ -3,12 +3,10 @@
 use super::Asking;
 use crate::auth::Verb;
 use crate::gateway::Gateway;
-use crate::input::{json, keeper};
+use crate::input::Posted;
 use crate::refused::{Answered, Refused};
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use lockkeeper::store::{Claim, Renewal};
 use lockkeeper::wire::{Answer, Answers, Claims, MOST_CLAIMS};
 use lockkeeper::{HolderId, Store};
@@ -20,9 +18,9 @@ struct Batch {
     keeper: Option<HolderId>,
 }
 
-fn read(gateway: &Gateway, asking: &Asking, headers: &HeaderMap, body: &Bytes) -> Answered<Batch> {
-    let keeper = keeper(headers)?;
-    let wire: Claims = json(headers, body)?;
+fn read(gateway: &Gateway, asking: &Asking, posted: Posted) -> Answered<Batch> {
+    let keeper = posted.keeper()?;
+    let wire: Claims = posted.json()?;
     if wire.claims.len() > MOST_CLAIMS {
         return Err(Refused::too_large(format!("a request has at most {MOST_CLAIMS} claims")));
     }
@@ -63,10 +61,9 @@ where
 pub(super) async fn try_acquire(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Answers>> {
-    let batch = read(&gateway, &asking, &headers, &body)?;
+    let batch = read(&gateway, &asking, posted)?;
     let mut names: Vec<_> = batch.claims.iter().map(|claim| &claim.name).collect();
     names.sort();
     if names.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -82,10 +79,9 @@ pub(super) async fn try_acquire(
 pub(super) async fn renew(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Answers>> {
-    let batch = read(&gateway, &asking, &headers, &body)?;
+    let batch = read(&gateway, &asking, posted)?;
     note(&gateway, &asking, &batch);
     let seen = gateway.seen.clone();
     carry_out(&gateway, batch.claims, |store, claims| async move {
@@ -103,10 +99,9 @@ pub(super) async fn renew(
 pub(super) async fn release(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Answers>> {
-    let batch = read(&gateway, &asking, &headers, &body)?;
+    let batch = read(&gateway, &asking, posted)?;
     for claim in &batch.claims {
         gateway.hints.forget(claim.holder);
     }

@@ -4,12 +4,10 @@ use super::Asking;
 use crate::audit::Line;
 use crate::auth::Verb;
 use crate::gateway::Gateway;
-use crate::input::json;
+use crate::input::Posted;
 use crate::refused::{Answered, Refused};
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Query, State};
-use axum::http::HeaderMap;
 use lockkeeper::store::{Break, Record};
 use lockkeeper::wire::{VERSION, WireLock, WirePage, name_bytes, name_of};
 use lockkeeper::{Held, LockName, Token};
@@ -96,10 +94,9 @@ struct Breaking {
 pub(super) async fn break_lock(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Value>> {
-    let body: Breaking = json(&headers, &body)?;
+    let body: Breaking = posted.json()?;
     let name = name_of(body.name.as_deref(), body.name_hex.as_deref())?;
     let next = break_by(&gateway, &asking, &name, body.token, &body.why).await?;
     Ok(Json(json!({ "v": VERSION, "next_token": next.get() })))

@@ -11,30 +11,24 @@ mod watch;
 pub(crate) use locks::break_by;
 pub(crate) use recipes::{inspect, read};
 
+use crate::accept::Origin;
 use crate::auth::{Caller, Verb};
 use crate::gateway::Gateway;
-use crate::input::MOST_BYTES;
 use crate::metrics;
 use crate::refused::{Answered, Refused};
-use crate::unproven::Place;
-use axum::body::{Body, Bytes};
-use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http_body_util::{BodyExt, Limited};
 use lockkeeper::wire::{GATEWAY_HEADER, Info};
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long a body may take to come.
-const BODY_LIMIT: Duration = Duration::from_secs(30);
+use std::time::Instant;
 
 /// All paths of a gateway.
 pub fn routes(gateway: Arc<Gateway>) -> Router {
@@ -75,8 +69,7 @@ pub fn routes(gateway: Arc<Gateway>) -> Router {
         .route("/readyz", get(ready))
         .fallback(async || Refused::unknown("there is no such path; /v1/info is one"))
         .method_not_allowed_fallback(async || Refused::method())
-        .layer(from_fn_with_state(gateway.clone(), marked))
-        .layer(from_fn_with_state(gateway.clone(), metrics::measured))
+        .layer(from_fn_with_state(gateway.clone(), answered))
         .with_state(gateway)
 }
 
@@ -104,27 +97,23 @@ impl<S: Sync> FromRequestParts<S> for Asking {
     }
 }
 
-/// Lets in what has a token that counts, and reads its body.
-async fn admitted(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Answered<Response> {
+/// Lets in what has a token that counts. Its body is read after that: see [`Posted`](crate::input::Posted).
+async fn admitted(State(gateway): State<Arc<Gateway>>, mut request: Request, next: Next) -> Answered<Response> {
     let caller = gateway.tokens.caller(request.headers())?;
-    let from = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
     answers_to(&gateway, &request)?;
     if !gateway.tokens.is_open() {
         gateway.limits.request(&caller.id)?;
     }
-    if let Some(place) = request.extensions().get::<Place>() {
-        place.proven();
-    }
-    let (mut parts, body) = request.into_parts();
-    let body = whole(&parts.headers, body).await?;
-    parts.extensions.insert(Asking { caller, from });
-    Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
+    let origin = Origin::of(&request);
+    origin.inspect(|origin| origin.proven());
+    let from = origin.and_then(|origin| origin.address);
+    request.extensions_mut().insert(Asking { caller, from });
+    Ok(next.run(request).await)
 }
 
 /// Where everything is allowed, a page of another site must not reach us under a name of its own in a browser.
 pub(crate) fn answers_to(gateway: &Gateway, request: &Request) -> Answered<()> {
-    let from = request.extensions().get::<ConnectInfo<SocketAddr>>();
-    let is_near = from.is_some_and(|from| from.0.ip().is_loopback());
+    let is_near = Origin::of(request).and_then(|origin| origin.address).is_some_and(|from| from.ip().is_loopback());
     if gateway.tokens.is_open() && is_near && !is_local(request.headers()) {
         return Err(Refused::denied());
     }
@@ -149,27 +138,13 @@ fn with_name(mut fields: Value, name: &[u8]) -> Value {
     fields
 }
 
-/// A body of at most so many bytes, that comes in time.
-pub(crate) async fn whole(headers: &HeaderMap, body: Body) -> Answered<Bytes> {
-    let too_large = || Refused::too_large(format!("a body has at most {MOST_BYTES} bytes"));
-    let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    if said.is_some_and(|length| length > MOST_BYTES) {
-        return Err(too_large());
-    }
-    match tokio::time::timeout(BODY_LIMIT, Limited::new(body, MOST_BYTES).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(_)) => Err(too_large()),
-        Err(_) => Err(Refused::too_large("the body did not come within 30 seconds")),
-    }
-}
-
-/// Every answer says which gateway it is from, and is kept by no cache.
-async fn marked(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
+/// Every answer is counted, says which gateway it is from, and is kept by no cache.
+async fn answered(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
+    let (route, began) = (request.extensions().get::<MatchedPath>().cloned(), Instant::now());
     let mut response = next.run(request).await;
+    gateway.metrics.answered(route.as_ref(), response.status(), began.elapsed());
     let headers = response.headers_mut();
-    if let Ok(id) = HeaderValue::try_from(gateway.id.as_str()) {
-        headers.insert(GATEWAY_HEADER, id);
-    }
+    headers.insert(GATEWAY_HEADER, gateway.mark.clone());
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

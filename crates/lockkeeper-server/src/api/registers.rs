@@ -3,12 +3,10 @@
 use super::Asking;
 use crate::auth::Verb;
 use crate::gateway::Gateway;
-use crate::input::json;
+use crate::input::Posted;
 use crate::refused::{Answered, Refused};
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Query, State};
-use axum::http::HeaderMap;
 use lockkeeper::register::{Entry, Written, check_value};
 use lockkeeper::wire::{Entered, Fenced, VERSION, name_of};
 use lockkeeper::{Error, LockName, Pass, Store, Token};
@@ -61,10 +59,9 @@ pub(super) async fn read(
 pub(super) async fn enter(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Entered>> {
-    let request: Fenced = json(&headers, &body)?;
+    let request: Fenced = posted.json()?;
     if request.value64.is_some() || request.ttl_ms.is_some() {
         return Err(Refused::invalid("'value64' and 'ttl_ms' belong to write"));
     }
@@ -83,10 +80,9 @@ pub(super) async fn enter(
 pub(super) async fn write(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Value>> {
-    let request: Fenced = json(&headers, &body)?;
+    let request: Fenced = posted.json()?;
     let (key, pass) = shown(&asking, &request)?;
     let value = Entered { value64: request.value64 }.bytes();
     let value = value.ok().flatten().ok_or_else(|| Refused::invalid("'value64' must be the value in base64"))?;

@@ -3,14 +3,12 @@
 use super::{Asking, with_name};
 use crate::auth::Verb;
 use crate::gateway::Gateway;
-use crate::input::json;
+use crate::input::Posted;
 use crate::limits::Lasting;
 use crate::refused::{Answered, Refused};
 use crate::wait::{After, ClientClock, Wait};
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use lockkeeper::store::{Claim, LossReason, Release, Renewal};
 use lockkeeper::wire::{Hidden, VERSION, millis, mode_of, name_of};
 use lockkeeper::{Error, HolderId, Note};
@@ -96,11 +94,10 @@ impl Body {
 pub(super) async fn acquire(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Value>> {
     let clock = ClientClock::new();
-    let body: Body = json(&headers, &body)?;
+    let body: Body = posted.json()?;
     let mut claim = body.claim(&gateway, &asking, clock, Step::Acquire)?;
     if gateway.is_closing() {
         return Err(Refused::closing(body.holder.is_some().then_some(claim.holder)));
@@ -127,11 +124,10 @@ pub(super) async fn acquire(
 pub(super) async fn renew(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Value>> {
     let clock = ClientClock::new();
-    let body: Body = json(&headers, &body)?;
+    let body: Body = posted.json()?;
     let claim = body.claim(&gateway, &asking, clock, Step::Renew)?;
     let (holder, stamp, name) = (claim.holder, claim.stamp, claim.name.clone());
     let answer = gateway.act(|store| async move { store.renew(&[claim]).await.pop() }).await?;
@@ -154,10 +150,9 @@ pub(super) async fn renew(
 pub(super) async fn release(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Value>> {
-    let body: Body = json(&headers, &body)?;
+    let body: Body = posted.json()?;
     let claim = body.claim(&gateway, &asking, ClientClock::new(), Step::Release)?;
     give_up(&gateway, claim).await
 }

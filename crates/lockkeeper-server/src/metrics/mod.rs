@@ -6,20 +6,20 @@ pub(crate) use counted::Counted;
 
 use crate::gateway::Gateway;
 use crate::hints::Told;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::MatchedPath;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use lockkeeper::{Error, Result};
 use metrics::{
-    Counter, Gauge, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
     with_local_recorder,
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::task::AbortHandle;
 
 /// How often samples are put into their buckets: without it they pile up until the next scrape.
@@ -78,7 +78,17 @@ pub(crate) struct Metrics {
     waits: Gauge,
     streams: Gauge,
     denied: [Counter; DENIALS.len()],
+    /// What was answered before. Finding a counter by its labels costs far more than counting.
+    routes: Mutex<HashMap<String, Route>>,
     upkeep: AbortHandle,
+}
+
+/// The counters of one route.
+#[derive(Debug)]
+struct Route {
+    seconds: Histogram,
+    /// By status; a route has few.
+    requests: Vec<(StatusCode, Counter)>,
 }
 
 impl Metrics {
@@ -100,7 +110,7 @@ impl Metrics {
             denied.iter().for_each(|counter| counter.increment(0));
             (gauge!("lockkeeper_gateway_waits"), gauge!("lockkeeper_gateway_streams"), denied)
         });
-        Self { exporter, waits, streams, denied, upkeep }
+        Self { exporter, waits, streams, denied, routes: Mutex::default(), upkeep }
     }
 
     /// The counters of events that the store pushed: those that reached a client, and the others.
@@ -115,16 +125,43 @@ impl Metrics {
         }
     }
 
-    fn answered(&self, route: &str, status: StatusCode, after: Duration) {
-        let route = route.to_owned();
-        with_local_recorder(&*self.exporter.0, || {
-            histogram!("lockkeeper_http_seconds", "route" => route.clone()).record(after.as_secs_f64());
-            counter!("lockkeeper_http_requests_total", "route" => route, "status" => status.as_str().to_owned())
-                .increment(1);
-        });
+    /// Counts an answer, and how long it took.
+    pub(crate) fn answered(&self, route: Option<&MatchedPath>, status: StatusCode, after: Duration) {
+        let name = route.map_or(NO_ROUTE, MatchedPath::as_str);
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let route = match routes.get_mut(name) {
+            Some(known) => known,
+            None => routes.entry(name.to_owned()).or_insert_with(|| self.route(name)),
+        };
+        route.seconds.record(after.as_secs_f64());
+        match route.requests.iter().find(|(known, _)| *known == status) {
+            Some((_, counter)) => counter.increment(1),
+            None => {
+                let counter = self.requests(name, status);
+                counter.increment(1);
+                route.requests.push((status, counter));
+            }
+        }
+        drop(routes);
         for ((denied, _), counter) in DENIALS.iter().zip(&self.denied) {
             counter.increment(u64::from(*denied == status));
         }
+    }
+
+    fn route(&self, name: &str) -> Route {
+        let seconds = with_local_recorder(
+            &*self.exporter.0,
+            || histogram!("lockkeeper_http_seconds", "route" => name.to_owned()),
+        );
+        Route { seconds, requests: Vec::new() }
+    }
+
+    fn requests(&self, route: &str, status: StatusCode) -> Counter {
+        let (route, status) = (route.to_owned(), status.as_str().to_owned());
+        with_local_recorder(
+            &*self.exporter.0,
+            || counter!("lockkeeper_http_requests_total", "route" => route, "status" => status),
+        )
     }
 }
 
@@ -152,15 +189,6 @@ fn describe() {
         "lockkeeper_gateway_denied_total",
         "Requests that were refused for who asked or how often, by reason"
     );
-}
-
-/// Counts every answer, and how long it took.
-pub(crate) async fn measured(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
-    let (route, began) = (request.extensions().get::<MatchedPath>().cloned(), Instant::now());
-    let response = next.run(request).await;
-    let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
-    gateway.metrics.answered(route, response.status(), began.elapsed());
-    response
 }
 
 /// The page that Prometheus scrapes.

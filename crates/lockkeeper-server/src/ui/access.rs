@@ -3,14 +3,14 @@
 use super::sessions::{self, Key};
 use super::trouble::Trouble;
 use super::{Entry, Ui, random};
-use crate::accept::Secured;
-use crate::api::{Asking, answers_to, whole};
+use crate::accept::Origin;
+use crate::api::{Asking, answers_to};
 use crate::auth::{Caller, Verb};
 use crate::gateway::Gateway;
+use crate::input::whole;
 use crate::refused::Refused;
-use crate::unproven::Place;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, FromRequestParts, Query, Request, State};
+use axum::extract::{FromRequestParts, Query, Request, State};
 use axum::http::header::{
     CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName, ORIGIN, REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS,
 };
@@ -129,9 +129,7 @@ pub(super) async fn admitted(State(gateway): State<Arc<Gateway>>, mut request: R
     };
     match found.and_then(limited) {
         Ok(visitor) => {
-            if let Some(place) = request.extensions().get::<Place>() {
-                place.proven();
-            }
+            Origin::of(&request).inspect(|origin| origin.proven());
             request.extensions_mut().insert(visitor);
         }
         Err(trouble) => return trouble.into_response(),
@@ -143,8 +141,8 @@ pub(super) async fn admitted(State(gateway): State<Arc<Gateway>>, mut request: R
     response
 }
 
-fn from(request: &Request) -> Option<SocketAddr> {
-    request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0)
+pub(super) fn from(request: &Request) -> Option<SocketAddr> {
+    Origin::of(request)?.address
 }
 
 /// Who sends a request, by its cookie or because no log-in is needed.
@@ -184,7 +182,7 @@ fn by_key(gateway: &Gateway, request: &Request) -> Result<(Visitor, HeaderValue)
 
 /// Whether a request came over TLS.
 pub(super) fn is_secure(request: &Request) -> bool {
-    request.extensions().get::<Secured>().is_some()
+    Origin::of(request).is_some_and(|origin| origin.secured)
 }
 
 /// Cookies do not tell ports apart: each gateway has a name of its own.

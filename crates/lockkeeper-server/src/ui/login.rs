@@ -1,20 +1,19 @@
 //! Logging in with a token, and out again.
 
 use super::Entry;
-use super::access::{Visitor, is_secure};
+use super::access::{Visitor, from, is_secure};
 use super::layout;
 use super::trouble::Trouble;
 use crate::audit::Line;
 use crate::gateway::Gateway;
 use crate::refused::Refused;
 use axum::Form;
-use axum::extract::{ConnectInfo, FromRequest, Request, State};
+use axum::extract::{FromRequest, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::SET_COOKIE;
 use axum::response::{AppendHeaders, IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use serde::Deserialize;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The page on which a token is shown.
@@ -60,7 +59,7 @@ pub(super) struct Shown {
 /// Takes a token for a cookie.
 pub(super) async fn enter(State(gateway): State<Arc<Gateway>>, request: Request) -> Result<Response, Trouble> {
     let secure = is_secure(&request);
-    let from = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+    let from = from(&request);
     if !matches!(gateway.ui.entry, Entry::Tokens) {
         return Ok(Redirect::to("/").into_response());
     }

@@ -7,13 +7,11 @@ use crate::api::thin::give_up;
 use crate::api::{Asking, with_name};
 use crate::auth::Verb;
 use crate::gateway::Gateway;
-use crate::input::json;
+use crate::input::Posted;
 use crate::refused::{Answered, Refused};
 use crate::wait::ClientClock;
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use lockkeeper::recipes::steps::election::{Proclaimed, check_value, holding, leader as find, name};
 use lockkeeper::store::LossReason;
 use lockkeeper::wire::{Hidden, VERSION, millis};
@@ -48,11 +46,10 @@ struct Campaign {
 pub(in crate::api) async fn campaign(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Value>> {
     let clock = ClientClock::new();
-    let body: Campaign = json(&headers, &body)?;
+    let body: Campaign = posted.json()?;
     let name = recipe_name(name, body.name.as_deref(), body.name_hex.as_deref())?;
     check_value(&body.value)?;
     let Campaign { holder, ttl_ms, wait_ms, label, host, pid, value, .. } = body;
@@ -120,10 +117,9 @@ struct Proclaim {
 pub(in crate::api) async fn proclaim(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Value>> {
-    let body: Proclaim = json(&headers, &body)?;
+    let body: Proclaim = posted.json()?;
     let name = recipe_name(name, body.name.as_deref(), body.name_hex.as_deref())?;
     check_value(&body.value)?;
     let (holder, term) = (body.holder.id()?, token_of(body.term, "term")?);
@@ -146,10 +142,9 @@ struct Resign {
 pub(in crate::api) async fn resign(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Value>> {
-    let body: Resign = json(&headers, &body)?;
+    let body: Resign = posted.json()?;
     let name = recipe_name(name, body.name.as_deref(), body.name_hex.as_deref())?;
     let holder = body.holder.id()?;
     asking.caller.need(Verb::Acquire, &name)?;

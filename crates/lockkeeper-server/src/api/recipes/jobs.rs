@@ -4,13 +4,11 @@ use super::runs::{kept, now, object, wall};
 use super::{ROUNDS, Taking, Who, enter, is_busy, is_overtaken, read, turn_name, unsettled, usual_ttl, write};
 use crate::api::Asking;
 use crate::gateway::Gateway;
-use crate::input::json;
+use crate::input::Posted;
 use crate::refused::Answered;
 use crate::wait::{ClientClock, Granted};
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use lockkeeper::recipes::job::{CatchUp, Skipped};
 use lockkeeper::recipes::steps::job::{Begun, Book, Entry, Settings, Target, Terms, busy, name, rest_name};
 use lockkeeper::wire::{Hidden, VERSION, WireHeld, millis, name_bytes};
@@ -81,11 +79,10 @@ struct Start {
 pub(in crate::api) async fn begin(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Value>> {
     let clock = ClientClock::new();
-    let body: Begin = json(&headers, &body)?;
+    let body: Begin = posted.json()?;
     let asked = name_bytes(body.name.as_deref(), body.name_hex.as_deref())?;
     let name = LockName::new(name(&asked))?;
     // A name that is too long is told before the lock is taken.

@@ -7,13 +7,11 @@ use super::{turn_name, usual_ttl, write};
 use crate::api::Asking;
 use crate::api::registers::stale;
 use crate::gateway::Gateway;
-use crate::input::json;
+use crate::input::Posted;
 use crate::refused::{Answered, Refused};
 use crate::wait::ClientClock;
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use lockkeeper::recipes::steps::once::{DEFAULT_KEEP, MAX_RESULT, Record, Terms, Verdict, check_keep, judge, name};
 use lockkeeper::wire::{Hidden, VERSION, millis};
@@ -76,11 +74,10 @@ enum Turn {
 pub(in crate::api) async fn begin(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Response> {
     let clock = ClientClock::new();
-    let body: Begin = json(&headers, &body)?;
+    let body: Begin = posted.json()?;
     let name = recipe_name(name, body.key.as_deref(), body.key_hex.as_deref())?;
     // A name that is too long is told before the lock is taken.
     turn_name(&name)?;
@@ -188,10 +185,9 @@ fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D:
 pub(in crate::api) async fn finish(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Value>> {
-    let body: Finish = json(&headers, &body)?;
+    let body: Finish = posted.json()?;
     let name = recipe_name(name, body.key.as_deref(), body.key_hex.as_deref())?;
     let keep = body.keep_ms.map_or(DEFAULT_KEEP, Duration::from_millis);
     check_keep(keep)?;

@@ -6,12 +6,10 @@ use crate::api::registers::stale;
 use crate::api::{Asking, with_name};
 use crate::auth::Verb;
 use crate::gateway::Gateway;
-use crate::input::json;
+use crate::input::Posted;
 use crate::refused::{Answered, Refused};
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use lockkeeper::recipes::job::{Ended, RunRecord};
 use lockkeeper::recipes::steps::job::{Book, Millis, Settings, history as find, millis as wall_millis, name};
 use lockkeeper::wire::{Hidden, VERSION, millis};
@@ -80,10 +78,9 @@ enum Said {
 pub(in crate::api) async fn end(
     State(gateway): State<Arc<Gateway>>,
     asking: Asking,
-    headers: HeaderMap,
-    body: Bytes,
+    posted: Posted,
 ) -> Answered<Json<Value>> {
-    let body: End = json(&headers, &body)?;
+    let body: End = posted.json()?;
     let name = recipe_name(name, body.name.as_deref(), body.name_hex.as_deref())?;
     let (holder, token, keep) = (body.holder.id()?, token_of(body.token, "token")?, kept(body.keep_history)?);
     allowed(&gateway, &asking, &name)?;
