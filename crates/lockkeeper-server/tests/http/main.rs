@@ -68,6 +68,13 @@ impl Served {
         Self::of(gateway, dir, audit).await
     }
 
+    /// A gateway of the store at a URL.
+    pub(crate) async fn on(url: &str) -> Self {
+        let store = lockkeeper::store::open(url).await.expect("it runs");
+        let gateway = Gateway::new(store, Settings::default(), Tokens::open(), Audit::none()).expect("portable");
+        Self::of(gateway, Arc::new(TempDir::new()), Lines::default()).await
+    }
+
     /// A gateway that was made by the test.
     pub(crate) async fn of(gateway: Arc<Gateway>, dir: Arc<TempDir>, audit: Lines) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -1,13 +1,10 @@
 //! Many clients at two gateways, of which some hang up and ask again with the same holder.
 
-use crate::{Lines, Served, holder, post};
-use lockkeeper_server::auth::Tokens;
-use lockkeeper_server::{Audit, Gateway, Settings};
+use crate::{Served, holder, post};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::{RedisServer, TempDir};
 use tokio::io::AsyncWriteExt;
 
 const CLIENTS: usize = 16;
@@ -45,13 +42,6 @@ async fn client(gateways: &[Served; 2], key: &str, number: usize) -> (Value, boo
     }
 }
 
-/// A gateway of a Redis server.
-async fn on_redis(server: &RedisServer) -> Served {
-    let store = lockkeeper::store::open(server.url()).await.expect("it runs");
-    let gateway = Gateway::new(store, Settings::default(), Tokens::open(), Audit::none()).expect("portable");
-    Served::of(gateway, Arc::new(TempDir::new()), Lines::default()).await
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_client_gets_the_one_result_that_was_stored() {
     let a = Served::new().await;
@@ -59,13 +49,8 @@ async fn every_client_gets_the_one_result_that_was_stored() {
     crowd([a, b]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_client_gets_the_one_result_that_was_stored_in_redis() {
-    let server = RedisServer::new();
-    crowd([on_redis(&server).await, on_redis(&server).await]).await;
-}
-
-async fn crowd(gateways: [Served; 2]) {
+/// Of many clients one stores its result, and all get that one.
+pub(super) async fn crowd(gateways: [Served; 2]) {
     let gateways = Arc::new(gateways);
     for key in ["a", "b", "c"] {
         let clients: Vec<_> = (0..CLIENTS)

@@ -19,13 +19,18 @@ async fn leader(served: &Served) -> (u16, Value) {
 
 #[tokio::test]
 async fn a_candidate_leads_says_where_it_is_and_resigns() {
-    let (served, me, other) = (Served::new().await, holder(), holder());
-    assert_eq!(kind(&leader(&served).await), (404, "not-found"));
-    let led = campaign(&served, &me, "10.0.0.7:80").await;
+    leads(&Served::new().await).await;
+}
+
+/// A candidate leads, says where it is and resigns.
+pub(super) async fn leads(served: &Served) {
+    let (me, other) = (holder(), holder());
+    assert_eq!(kind(&leader(served).await), (404, "not-found"));
+    let led = campaign(served, &me, "10.0.0.7:80").await;
     assert_eq!((&led["sequence"], &led["renew_ms"], &led["holder"]), (&json!(1), &json!(10_000), &json!(me)), "{led}");
     let seen = json!({ "v": 1, "name": "s", "term": led["term"], "sequence": 1, "value": "10.0.0.7:80", "host": "h",
         "pid": 7, "label": "red" });
-    assert_eq!(leader(&served).await, (200, seen));
+    assert_eq!(leader(served).await, (200, seen));
     let refused = served.post("/v1/elections/campaign", json!({ "name": "s", "holder": other })).await;
     assert_eq!((kind(&refused), &refused.1["held"]["token"]), ((409, "busy"), &led["term"]), "{refused:?}");
     let proclaim = |value: &str| json!({ "name": "s", "holder": me, "term": led["term"], "value": value });
@@ -33,18 +38,18 @@ async fn a_candidate_leads_says_where_it_is_and_resigns() {
         let said = served.post("/v1/elections/proclaim", proclaim(value)).await;
         assert_eq!(said, (200, json!({ "v": 1, "sequence": sequence })), "the same value again changes nothing");
     }
-    let (_, seen) = leader(&served).await;
+    let (_, seen) = leader(served).await;
     assert_eq!((&seen["value"], &seen["label"]), (&json!("c"), &json!("red")), "{seen}");
     let wrong = json!({ "name": "s", "holder": other, "term": led["term"], "value": "not mine" });
     assert_eq!(served.post("/v1/elections/proclaim", wrong).await.0, 412, "another holder's word");
     let resign = json!({ "name": "s", "holder": me });
     assert_eq!(served.post("/v1/elections/resign", resign.clone()).await, (200, json!({ "v": 1 })));
     assert_eq!(kind(&served.post("/v1/elections/resign", resign).await), (410, "lost"));
-    assert_eq!(kind(&leader(&served).await), (404, "not-found"), "its value stands there, and it does not lead");
+    assert_eq!(kind(&leader(served).await), (404, "not-found"), "its value stands there, and it does not lead");
     for value in ["c", "d"] {
         assert_eq!(kind(&served.post("/v1/elections/proclaim", proclaim(value)).await), (410, "lost"));
     }
-    let next = campaign(&served, &other, "").await;
+    let next = campaign(served, &other, "").await;
     assert!(next["term"].as_u64() > led["term"].as_u64(), "{next}");
     assert_eq!(kind(&served.post("/v1/elections/proclaim", proclaim("d")).await), (412, "stale"));
 }

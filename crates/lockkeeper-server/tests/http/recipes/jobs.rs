@@ -37,19 +37,24 @@ async fn history(served: &Served, name: &str) -> Value {
 
 #[tokio::test]
 async fn one_of_many_starts_runs_the_window() {
-    let (served, me, other) = (Served::new().await, holder(), holder());
-    assert_eq!(history(&served, "n").await, json!({ "v": 1, "name": "n", "last_window_ms": null, "runs": [] }));
-    let begun = begin(&served, start("n", &me)).await;
+    one_runs(&Served::new().await).await;
+}
+
+/// One of many starts runs the window.
+pub(super) async fn one_runs(served: &Served) {
+    let (me, other) = (holder(), holder());
+    assert_eq!(history(served, "n").await, json!({ "v": 1, "name": "n", "last_window_ms": null, "runs": [] }));
+    let begun = begin(served, start("n", &me)).await;
     assert_eq!((&begun["run"], &begun["more"], &begun["holder"]), (&json!(true), &json!(false), &json!(me)), "{begun}");
     assert_eq!(begun["window_ms"].as_u64().map(|window| window % EVERY.as_millis() as u64), Some(0), "{begun}");
     assert!(begun["interrupted"].is_null() && begun["valid_ms"].as_u64() > Some(25_000), "{begun}");
-    let late = begin(&served, start("n", &other)).await;
+    let late = begin(served, start("n", &other)).await;
     assert_eq!(
         (why(&late), &late["by"]["label"], &late["by"]["result"]),
         ("running", &json!("night"), &json!("running"))
     );
     assert_eq!(served.post("/v1/renew", json!({ "name": "job/n", "holder": me })).await.0, 200);
-    let now = history(&served, "n").await;
+    let now = history(served, "n").await;
     assert_eq!((&now["runs"][0]["result"], &now["last_window_ms"]), (&json!("running"), &begun["window_ms"]), "{now}");
     let first = served.post("/v1/jobs/end", ended("n", &me, &begun, "done")).await;
     assert_eq!(first, (200, json!({ "v": 1, "ended": "done" })));
@@ -59,10 +64,10 @@ async fn one_of_many_starts_runs_the_window() {
         first,
         "what was said first counts"
     );
-    assert_eq!(holders(&served, "job/n").await, Some(0));
-    let late = begin(&served, start("n", &other)).await;
+    assert_eq!(holders(served, "job/n").await, Some(0));
+    let late = begin(served, start("n", &other)).await;
     assert_eq!((why(&late), &late["last_window_ms"]), ("already-ran", &begun["window_ms"]), "{late}");
-    let run = &history(&served, "n").await["runs"][0];
+    let run = &history(served, "n").await["runs"][0];
     assert_eq!(
         (&run["result"], &run["text"], &run["token"]),
         (&json!("done"), &json!("42 rows"), &begun["token"]),

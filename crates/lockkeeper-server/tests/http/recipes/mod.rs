@@ -7,6 +7,7 @@ mod elections;
 mod jobs;
 mod once;
 mod script;
+mod stores;
 mod unanswered;
 
 use crate::{Served, store_url};
