@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::store::{Attempt, Claim, Grant, Held, LossReason, Note, Release, Renewal};
 use crate::token::Token;
 use serde::{Deserialize, Serialize};
+use std::ops::Not;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -31,16 +32,16 @@ pub struct WireClaim {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     pub ttl_us: u64,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub queue: bool,
     pub stamp_us: u64,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub unsettled: bool,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
     #[serde(default)]
     pub pid: u32,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub label: String,
 }
 

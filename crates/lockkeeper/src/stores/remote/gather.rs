@@ -66,7 +66,8 @@ impl<T: Send + 'static> Gather<T> {
         let [claim] = claims else { return core.batch(self.step.path, claims, self.step.read).await };
         let Some(answered) = self.wait(claim) else {
             let flight = Flight { gather: self.clone(), core: core.clone(), runtime: Handle::current() };
-            return flight.carry(claims).await;
+            // Boxed: of many callers most wait, and need no room for a request.
+            return Box::pin(flight.carry(claims)).await;
         };
         let ended = || Err(Error::unavailable("the runtime of the request has ended"));
         vec![answered.await.unwrap_or_else(|_| ended())]

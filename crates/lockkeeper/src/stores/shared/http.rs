@@ -3,6 +3,7 @@
 //! A connection is driven by a task of the runtime that opened it and ends with that. A request whose future is dropped
 //! takes its connection with it, so no answer is ever taken for another's.
 
+use super::timers::Timers;
 use super::timing::CONNECT_LIMIT;
 use super::tls::Tls;
 use super::{lock, server};
@@ -12,9 +13,10 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -114,8 +116,13 @@ impl Connection {
 #[derive(Debug)]
 pub(in crate::stores) struct Http {
     pub(in crate::stores) peer: Peer,
+    /// What it is called in every request.
+    address: String,
+    /// What every request has. A copy is much cheaper than making it anew.
+    headers: HeaderMap,
     idle: Mutex<HashMap<Id, Vec<Connection>>>,
     slots: Semaphore,
+    timers: Timers,
 }
 
 /// What the server answered.
@@ -153,7 +160,9 @@ impl Stream {
 impl Http {
     pub(in crate::stores) fn new(peer: Peer) -> Self {
         let slots = Semaphore::new(peer.most_requests);
-        Self { peer, idle: Mutex::default(), slots }
+        let (mut headers, address) = (peer.headers.clone(), peer.server());
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("lockkeeper/", env!("CARGO_PKG_VERSION"))));
+        Self { peer, address, headers, idle: Mutex::default(), slots, timers: Timers::default() }
     }
 
     /// One request, answered within `limit`.
@@ -164,8 +173,8 @@ impl Http {
         body: Vec<u8>,
         limit: Duration,
     ) -> Result<Answer> {
-        let exchange = self.exchange(method, uri, body.into());
-        tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| Err(self.peer.late()))
+        let exchange = pin!(self.exchange(method, uri, body.into()));
+        self.timers.within(limit, exchange).await.unwrap_or_else(|| Err(self.peer.late()))
     }
 
     #[cfg(feature = "consul")]
@@ -195,22 +204,19 @@ impl Http {
     }
 
     fn request(&self, method: Method, uri: &str, body: Bytes) -> Result<Request<Full<Bytes>>> {
-        let Peer { host, port, headers, .. } = &self.peer;
-        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-        let mut request = Request::builder()
-            .method(method)
-            .uri(uri)
-            .header(HOST, format!("{host}:{port}"))
-            .header(USER_AGENT, concat!("lockkeeper/", env!("CARGO_PKG_VERSION")));
+        let impossible = |e: hyper::http::Error| {
+            Error::invalid_config("no request can be made of this URL").with_source(e).in_store(self.peer.store)
+        };
+        let mut headers = self.headers.clone();
+        headers.insert(HOST, HeaderValue::try_from(&self.address).map_err(|e| impossible(e.into()))?);
         if !body.is_empty() {
-            request = request.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        for (name, value) in headers {
-            request = request.header(name, value);
-        }
-        let impossible =
-            |e| Error::invalid_config("no request can be made of this URL").with_source(e).in_store(self.peer.store);
-        request.body(Full::new(body)).map_err(impossible)
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = Uri::try_from(uri).map_err(|e| impossible(e.into()))?;
+        *request.headers_mut() = headers;
+        Ok(request)
     }
 
     async fn round_trip(&self, request: Request<Full<Bytes>>) -> Result<Answer> {
@@ -227,7 +233,8 @@ impl Http {
             let fresh = kept.is_none();
             let mut connection = match kept {
                 Some(connection) => connection,
-                None => self.connect().await?,
+                // Boxed, because it is large and rare: the future of a request is moved more than once.
+                None => Box::pin(self.connect()).await?,
             };
             match connection.sender.try_send_request(request).await {
                 Ok(response) => return Ok((connection, response)),

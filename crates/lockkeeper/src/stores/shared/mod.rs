@@ -86,6 +86,8 @@ pub(crate) mod shedlock;
 pub(super) mod silence;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(super) mod sql;
+#[cfg(any(feature = "consul", feature = "remote"))]
+pub(super) mod timers;
 #[cfg(any(
     feature = "consul",
     feature = "etcd",
