@@ -56,12 +56,18 @@ impl Daemon {
         self.process = None;
     }
 
-    /// Sends a signal and waits for its end, so that the server can clean up after itself.
+    /// Sends a signal and waits for its end, so that the server can clean up after itself. One that has not ended after ten
+    /// seconds is killed, with its children.
     pub(crate) fn end(&mut self, signal: Signal) {
-        if let Some(mut process) = self.process.take() {
-            process.signal(signal);
-            eventually(SOON, "the server is gone", || !process.is_running());
-        }
+        let Some(mut process) = self.process.take() else { return };
+        process.signal(signal);
+        let patience = Instant::now() + Duration::from_secs(10);
+        eventually(SOON, "the server is gone", || {
+            if Instant::now() > patience {
+                signal_family(process.pid(), Signal::KILL);
+            }
+            !process.is_running()
+        });
     }
 
     /// Freezes it: connections stay open and nothing answers.
@@ -73,6 +79,18 @@ impl Daemon {
     pub(crate) fn resume(&self) {
         crate::signal(self.pid(), Signal::CONT);
     }
+}
+
+/// Signals a process, and then its children: also those that it has got in between, and those that it leaves behind.
+pub(crate) fn signal_family(pid: i32, signal: Signal) {
+    let children = || -> Vec<i32> {
+        let listed = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        listed.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+    };
+    let mut all = children();
+    crate::signal(pid, signal);
+    all.extend(children());
+    all.into_iter().for_each(|child| crate::signal(child, signal));
 }
 
 /// What a kind of server adds to its [`Daemon`].
@@ -139,6 +157,12 @@ pub(crate) trait Server: Sized {
             let (port, said) = (self.daemon().port(), self.daemon().said());
             assert!(Instant::now() < end, "{} does not start again on port {port}: {said}", Self::WHAT);
         }
+    }
+
+    /// Starts it again, once; `false` when it does not serve, at once when it has ended because it cannot read its data.
+    fn try_start_again(&mut self) -> bool {
+        self.spawn();
+        self.comes_up(SOON)
     }
 
     /// Starts servers that need each other to serve, and waits for all of them.

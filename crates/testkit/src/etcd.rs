@@ -5,6 +5,7 @@ use crate::daemon::{Daemon, Server, end_with_us};
 use crate::{SOON, TempDir, eventually, found, free_port};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -149,6 +150,16 @@ impl EtcdServer {
     /// Starts it again without waiting: alone it may not be able to serve.
     pub fn start_soon(&mut self) {
         self.spawn();
+    }
+
+    /// Starts it again, if it can read its data.
+    pub fn try_start(&mut self) -> bool {
+        self.try_start_again()
+    }
+
+    /// Its newest log.
+    pub fn log(&self) -> Option<PathBuf> {
+        self.dir.newest("data/member/wal", |name| name.ends_with(".wal"))
     }
 
     /// Freezes it.

@@ -1,7 +1,7 @@
 //! Real PostgreSQL servers on free loopback ports.
 
 use crate::certificates;
-use crate::daemon::{Daemon, Server, at_our_end, end_with_us};
+use crate::daemon::{Daemon, Server, at_our_end, end_with_us, signal_family};
 use crate::server_clock::{make_clock, step_clock, use_clock};
 use crate::{PATIENCE, Proc, SOON, Signal, SmallDisk, TempDir, eventually};
 use std::io::Write;
@@ -208,10 +208,7 @@ impl PostgresServer {
     }
 
     fn each(&self, signal: Signal) {
-        let pid = self.pid();
-        crate::signal(pid, signal);
-        let listed = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        listed.split_whitespace().filter_map(|child| child.parse().ok()).for_each(|child| crate::signal(child, signal));
+        signal_family(self.pid(), signal);
     }
 
     /// Puts tables that are made from now on, on a disk of their own.

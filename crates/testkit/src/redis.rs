@@ -4,6 +4,7 @@ use crate::daemon::{Daemon, Server, end_with_us};
 use crate::server_clock::{make_clock, step_clock, use_clock};
 use crate::{Certificates, TempDir};
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -156,14 +157,14 @@ impl RedisServer {
         let _ = std::fs::remove_dir_all(self.dir.join("appendonlydir"));
     }
 
-    /// Loses the end of its newest log, once it is killed: the last record is torn.
-    pub fn truncate(&self) {
-        let files = std::fs::read_dir(self.dir.join("appendonlydir")).into_iter().flatten().flatten();
-        let logs = files.filter(|file| file.file_name().to_string_lossy().ends_with(".incr.aof"));
-        let Some(path) = logs.map(|file| file.path()).max() else { return };
-        let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the log is ours");
-        let length = file.metadata().expect("the log is ours").len();
-        file.set_len(length.saturating_sub(8)).expect("the log is ours");
+    /// Starts it again, if it can read its data.
+    pub fn try_start(&mut self) -> bool {
+        self.try_start_again()
+    }
+
+    /// Its newest log.
+    pub fn log(&self) -> Option<PathBuf> {
+        self.dir.newest("appendonlydir", |name| name.ends_with(".incr.aof"))
     }
 
     /// Freezes it.

@@ -45,6 +45,14 @@ impl TempDir {
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
+    /// The file in one of its directories that was written last, of those with such a name.
+    pub(crate) fn newest(&self, directory: &str, named: impl Fn(&str) -> bool) -> Option<PathBuf> {
+        let files = std::fs::read_dir(self.join(directory)).into_iter().flatten().flatten();
+        let files = files.filter(|file| file.file_name().to_str().is_some_and(&named));
+        let newest = files.max_by_key(|file| file.metadata().and_then(|data| data.modified()).ok());
+        newest.map(|file| file.path())
+    }
+
     /// Writes a file.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.join(name);

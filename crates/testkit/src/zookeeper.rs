@@ -4,12 +4,9 @@ use crate::daemon::{Daemon, Server, end_with_us};
 use crate::{SOON, Signal, TempDir, eventually, free_port};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-
-/// How long the head of a log is, before its first record.
-const HEADER: usize = 16;
 
 /// Where Debian keeps what a server is made of.
 const JARS: [&str; 2] = ["/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-nop.jar"];
@@ -109,21 +106,14 @@ impl ZooKeeperServer {
         let _ = std::fs::remove_dir_all(self.dir.join("data/version-2"));
     }
 
-    /// Loses the end of its newest log, once it is killed: the last record is torn. A log without records stays whole,
-    /// because ZooKeeper does not start with half a header.
-    pub fn truncate(&self) {
-        let files = std::fs::read_dir(self.dir.join("data/version-2")).into_iter().flatten().flatten();
-        let logs = files.filter(|file| file.file_name().to_string_lossy().starts_with("log."));
-        let newest = logs.max_by_key(|file| file.metadata().and_then(|data| data.modified()).ok());
-        let Some(path) = newest.map(|file| file.path()) else { return };
-        let Ok(bytes) = std::fs::read(&path) else { return };
-        // The file is longer than what is in it; the rest is zeros.
-        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0);
-        if used < HEADER + 8 {
-            return;
-        }
-        let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the log is ours");
-        file.set_len(used.saturating_sub(8) as u64).expect("the log is ours");
+    /// Starts it again, if it can read its data.
+    pub fn try_start(&mut self) -> bool {
+        self.try_start_again()
+    }
+
+    /// Its newest log.
+    pub fn log(&self) -> Option<PathBuf> {
+        self.dir.newest("data/version-2", |name| name.starts_with("log."))
     }
 
     /// Stops it for as long as the answer lives: it neither answers nor closes anything.

@@ -108,7 +108,8 @@ impl Crew {
         let chosen = [Signal::ABORT, Signal::KILL].map(|signal| Some(signal.as_raw()));
         let expected = status.success() || chosen.contains(&status.signal());
         if !expected {
-            self.fallen.push(format!("worker {}: {status}", place.worker));
+            let said = last_words(&self.spec.history, place.worker);
+            self.fallen.push(format!("worker {}: {status}{said}", place.worker));
         }
         Ok(true)
     }
@@ -208,6 +209,13 @@ impl Drop for Crew {
             }
         }
     }
+}
+
+/// What a worker printed last, as the end of a sentence.
+fn last_words(history: &Path, worker: u32) -> String {
+    let printed = std::fs::read(history.join(format!("worker-{worker}.err"))).unwrap_or_default();
+    let printed = String::from_utf8_lossy(&printed);
+    printed.lines().rfind(|line| !line.trim().is_empty()).map(|line| format!(", {line}")).unwrap_or_default()
 }
 
 /// A process and all that it has started, as far as the system still knows.

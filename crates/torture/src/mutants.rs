@@ -82,11 +82,12 @@ const MUTANTS: [Mutant; 18] = [
         "etcd3",
         "--classes pause-worker,client --sections long --workers 2 --tasks 24 --names 6 --ttls 1,3,3,3 --kinds async --drops 2 --gap-ms 700",
     ),
+    // Callers give up between the requests of a call that crawls, and the lock becomes free meanwhile.
     mutant(
         "give-up-while-looking",
         "d",
         "consul3",
-        "--classes delay,client --variants slow,overtaken --kinds async --names 8 --tasks 3 --drops 2 --gap-ms 12000",
+        "--classes delay,client --variants crawling --kinds blocking --workers 3 --tasks 6 --names 3 --drops 1 --gap-ms 300",
     ),
     // The command goes on beside a `lockkeeper` that stands still.
     mutant(

@@ -95,7 +95,7 @@ impl Nemesis {
         self.lasting = lasting;
         let over: Vec<Lasting> = over;
         for Lasting { mut fault, heal, .. } in over {
-            heal.act(stage);
+            fault.detail += heal.act(stage);
             (fault.at, fault.begins) = (now(), false);
             stage.log.line(&fault)?;
         }

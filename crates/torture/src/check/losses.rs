@@ -47,6 +47,11 @@ fn groundless(history: &History, spells: &Spells<'_>, attempt: &Attempt, verdict
     }
     // A guard is renewed three times per TTL, and believes itself for one TTL from the last time that went well.
     let since = at.saturating_sub(attempt.ttl / 5 * 3);
+    // A grant whose answer took most of a TTL leaves no time for them; but none is given when it is over already.
+    let ended = ["expired", "leaseended"].iter().any(|word| plain.contains(word));
+    if ended && !attempt.was_over() && attempt.grant.as_ref().is_some_and(|grant| grant.at > since) {
+        return;
+    }
     let when = if *at < history.meta.calm_until {
         "before any fault"
     } else if plain.contains("expired") && spells.quiet(since, *at, attempt) {
@@ -124,6 +129,20 @@ mod tests {
              | +0.070000s worker 0, op 1: has 'a', token 5, until +1.070000s\n\
              | +0.910000s worker 0, op 1: is told that 'a' is lost: expired\n"
         );
+    }
+
+    #[test]
+    fn a_lease_that_ends_soon_after_a_late_answer_is_no_false_loss() {
+        let lost = |at: u64, reason: &str| {
+            let mut s = Sample::new();
+            s.meta.calm_until = 10_000 * MS;
+            s.asked(1, 0, "a").granted(1, 700, 5);
+            s.lost(1, at, reason);
+            s.verdict().counts.false_losses
+        };
+        let words = "the lock is not held any more: its lease ended before it could be renewed";
+        assert_eq!((lost(1_299, words), lost(1_300, words)), (0, 1), "from then on a renewal had its time");
+        assert_eq!(lost(900, "Gone"), 1, "no other reason is excused");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! (d) Once all faults are healed, a name that a caller waits for is granted within the TTL and the store's bound. Where
-//! waiters are served in order, overtakings without a fault are counted: from outside it is not seen when a keeper took its
-//! place in line.
+//! (d) Once all faults are healed, a name that a caller waits for is granted within the TTL and the store's bound. After that
+//! time no caller is told that a lock is busy which no worker has. Where waiters are served in order, overtakings without a
+//! fault are counted: from outside it is not seen when a keeper took its place in line.
 
 use super::read::{Attempt, History};
 use super::slice::{self, millis};
@@ -28,9 +28,6 @@ fn healed(history: &History, spells: &Spells<'_>, verdict: &mut Verdict, name: &
     };
     let waits =
         |attempt: &&&Attempt| history.plain(attempt.op) && attempt.asked <= healed && waited_until(attempt) > healed;
-    let waiting = attempts.iter().filter(waits);
-    let Some(patient) = waiting.max_by_key(|attempt| waited_until(attempt)) else { return };
-
     let held = |attempt: &&&Attempt| attempt.grant.as_ref().is_some_and(|grant| grant.at <= healed);
     let ends = attempts.iter().filter(held).map(|attempt| (end(history, spells, attempt), *attempt));
     let last = ends.filter(|(end, _)| *end > healed).max_by_key(|(end, _)| *end);
@@ -38,14 +35,17 @@ fn healed(history: &History, spells: &Spells<'_>, verdict: &mut Verdict, name: &
     let limit = history.ttl() + history.meta.bound_ms * 1_000_000;
     let grants = attempts.iter().filter_map(|attempt| attempt.grant.as_ref().map(|grant| (grant.at, *attempt)));
     let next = grants.filter(|(at, _)| *at > healed).min_by_key(|(at, _)| *at);
+    let waiting = attempts.iter().filter(waits).max_by_key(|attempt| waited_until(attempt));
     if next.is_some_and(|(at, _)| at <= free + limit) {
-        verdict.counts.waits_judged += 1;
+        verdict.counts.waits_judged += u64::from(waiting.is_some());
         return;
     }
-    // A waiter that gave up earlier shows nothing, nor does one behind a recipe that may have had the lock.
-    let recipe = |attempt: &&Attempt| history.recipe(attempt.op) && attempt.asked <= free + limit;
+    let waiting = waiting.filter(|attempt| waited_until(attempt) > free + limit).map(|attempt| (attempt, free + limit));
+    let Some((patient, shown)) = waiting.or_else(|| in_vain(history, attempts, free, limit)) else { return };
+    // A caller behind a recipe that may have had the lock shows nothing.
+    let recipe = |attempt: &&Attempt| history.recipe(attempt.op) && attempt.asked <= shown;
     let hidden = attempts.iter().any(|attempt| recipe(attempt) && waited_until(attempt) > healed);
-    if waited_until(patient) <= free + limit || hidden {
+    if hidden {
         return;
     }
     verdict.counts.waits_judged += 1;
@@ -63,6 +63,24 @@ fn healed(history: &History, spells: &Spells<'_>, verdict: &mut Verdict, name: &
     };
     let (property, slice) = (Property::Progress, slice::slice(history, lines));
     verdict.findings.push(Finding { property, sentence, slice, excused: false });
+}
+
+/// Callers with little patience show it too: one after the other is told that a lock is busy, for longer than a claim lasts
+/// that was given up, and no caller gets it. The first one after that time, and when it was told.
+fn in_vain<'a>(
+    history: &History,
+    attempts: &'a [&'a Attempt],
+    free: Nanos,
+    limit: Nanos,
+) -> Option<(&'a &'a Attempt, Nanos)> {
+    let got = attempts.iter().filter(|attempt| attempt.grant.as_ref().is_some_and(|grant| grant.at > free));
+    let got = got.map(|attempt| attempt.asked).min().unwrap_or(Nanos::MAX);
+    let told = |attempt: &'a &'a Attempt| {
+        let (at, _) = attempt.refused.as_ref().filter(|(_, kind)| history.plain(attempt.op) && kind == "busy")?;
+        (*at > free && *at < got).then_some((attempt, *at))
+    };
+    let first = attempts.iter().filter_map(told).map(|(_, at)| at).min()?;
+    attempts.iter().filter_map(told).filter(|(_, at)| *at > first + limit).min_by_key(|(_, at)| *at)
 }
 
 /// When a hold was over for its worker. A forgotten guard is renewed until `max_hold`.
@@ -184,6 +202,35 @@ mod tests {
         s.refused(2, 15_000, "busy");
         let found = findings(&s.verdict());
         assert!(found.starts_with("(d) 'a' was free, and no waiter got it again: at most 1500.000 ms\n"), "{found}");
+    }
+
+    #[test]
+    fn a_lock_that_no_worker_has_and_that_is_said_to_be_busy_is_found() {
+        let run = |second: (u64, &str), granted: Option<u64>| {
+            let mut s = healing();
+            s.refused(2, 11_000, "busy");
+            s.asked(3, 12_100, "a");
+            s.refused(3, 12_300, "busy");
+            s.asked(4, 13_000, "a");
+            s.refused(4, second.0, second.1);
+            if let Some(asked) = granted {
+                s.asked(5, asked, "a").granted(5, 15_000, 6);
+            }
+            findings(&s.verdict())
+        };
+        assert_eq!(run((13_800, "busy"), None), "", "a claim that was given up may last so long");
+        assert_eq!(run((13_801, "unavailable"), None), "");
+        assert_eq!(run((13_801, "busy"), Some(13_700)), "", "another caller may have had it then");
+        let found = run((13_801, "busy"), Some(13_900));
+        assert!(found.starts_with("(d) 'a' was free, and the next grant took 3000.000 ms"), "{found}");
+        assert_eq!(
+            run((13_801, "busy"), None),
+            "(d) 'a' was free, and no waiter got it again: at most 1500.000 ms\n\
+             | +9.100000s worker 0, op 1: has 'a', token 5, until +10.100000s\n\
+             | +10.000000s all faults are healed\n\
+             | +12.000000s worker 0, op 1: releases 'a'\n\
+             | +13.000000s worker 0, op 4: asks for 'a', exclusive\n"
+        );
     }
 
     #[test]

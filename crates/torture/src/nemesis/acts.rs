@@ -4,7 +4,7 @@ use super::heal::Heal;
 use super::{Nemesis, Stage};
 use crate::history::Class;
 use crate::link::{Link, Way};
-use crate::rig::Mistake;
+use crate::rig::{Damage, Mistake};
 use std::time::Duration;
 
 impl Nemesis {
@@ -13,20 +13,28 @@ impl Nemesis {
         if self.is_on_a_node() {
             return None;
         }
-        let (words, which) = self.one_of(&[("full", 0), ("frozen", 1), ("SIGKILL, the log's last record torn", 2)])?;
+        let (words, which) = self.one_of(&[
+            ("full", 0),
+            ("frozen", 1),
+            ("SIGKILL, the log's last record torn", 2),
+            ("SIGKILL, bits of the log flipped", 3),
+        ])?;
         let heal = match which {
             0 => stage.rig.fill_disk().then_some(Heal::ClearDisk)?,
             1 => stage.rig.freeze_disk().then_some(Heal::ThawDisk)?,
-            _ => {
-                if stage.rig.ports().is_empty() {
-                    return None;
-                }
-                stage.rig.kill(node);
-                stage.rig.tear_log(node);
-                Heal::Start(node)
-            }
+            2 => self.damage(stage, node, Damage::Torn)?,
+            _ => self.damage(stage, node, Damage::Flipped)?,
         };
         Some((format!("node {node}"), words.into(), heal))
+    }
+
+    /// Kills a node and damages its log.
+    fn damage(&mut self, stage: &mut Stage, node: usize, damage: Damage) -> Option<Heal> {
+        let log = stage.rig.log(node, damage)?;
+        stage.rig.kill(node);
+        // A log that is too short stays whole: then it is a kill and nothing else.
+        let _ = damage.act(&log, &mut self.rng);
+        Some(Heal::Mend(node))
     }
 
     /// A partition between servers.
@@ -79,13 +87,16 @@ impl Nemesis {
                 ("answers held, then delivered", 2),
                 ("requests held and overtaken, then delivered", 3),
                 ("repeated", 4),
+                // So slow that much can happen between two requests of one call.
+                ("crawling", 5),
             ])?;
             match which {
                 0 => links.iter().for_each(|link| link.delay(Duration::from_millis(self.rng.u64(1..80)))),
                 1 => hold(&[Way::Up]),
                 2 => hold(&[Way::Down]),
                 3 => links.iter().for_each(Link::hold_old),
-                _ => links.iter().for_each(Link::replay),
+                4 => links.iter().for_each(Link::replay),
+                _ => links.iter().for_each(|link| link.delay(Duration::from_millis(self.rng.u64(200..700)))),
             }
             (detail, if which == 4 { Heal::Nothing } else { Heal::Deliver(links) })
         };

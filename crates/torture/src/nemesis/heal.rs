@@ -16,6 +16,8 @@ pub(super) enum Heal {
     Feed(Arc<AtomicBool>, JoinHandle<()>),
     Resume(usize),
     Start(usize),
+    /// Of a node whose log is damaged.
+    Mend(usize),
     SetClock(usize),
     ClearDisk,
     ThawDisk,
@@ -27,7 +29,8 @@ pub(super) enum Heal {
 }
 
 impl Heal {
-    pub(super) fn act(self, stage: &mut Stage) {
+    /// Ends a fault; what is to be added to its description.
+    pub(super) fn act(self, stage: &mut Stage) -> &'static str {
         match self {
             Self::Continue(pids) => pids.into_iter().for_each(|pid| signal(pid, Signal::CONT)),
             Self::Wake(slot, pids, since) => {
@@ -43,6 +46,11 @@ impl Heal {
                 stage.rig.start(node);
                 follow(stage);
             }
+            Self::Mend(node) => {
+                if !stage.rig.mend(node) {
+                    return "; it was noticed, and the node replaced";
+                }
+            }
             Self::SetClock(node) => stage.rig.step_clock(node, 0),
             Self::ClearDisk => stage.rig.clear_disk(),
             Self::ThawDisk => stage.rig.thaw_disk(),
@@ -55,6 +63,7 @@ impl Heal {
             }
             Self::Nothing => {}
         }
+        ""
     }
 }
 

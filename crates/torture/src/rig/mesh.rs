@@ -3,8 +3,7 @@
 //! A link stands before every server, and the others are told the link's address. It knows its callers by their processes, so
 //! any two servers can be cut off from each other. That needs no firewall, and leaves no rule behind after a crash.
 //!
-//! Only Redis Cluster and the pairs have them so far. Consul cannot: its servers gossip over UDP, at the address that they
-//! listen on.
+//! Consul has none: its servers gossip over UDP, at the address that they listen on.
 
 use crate::link::{Link, Way};
 use fastrand::Rng;
@@ -20,6 +19,11 @@ impl Mesh {
         let told = links.each_ref().map(Link::port);
         self.0.push(links.into());
         told
+    }
+
+    /// Forgets the links of groups that were begun and did not come up: the last servers are those that run.
+    pub(super) fn keep_last(&mut self, servers: usize) {
+        self.0.drain(..self.0.len() - servers);
     }
 
     /// Cuts a node off from all others, or from one. What exactly, and the links.

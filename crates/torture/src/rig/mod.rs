@@ -1,15 +1,19 @@
 //! The stores under test: real servers, and what can be done to them.
 
+mod damage;
 mod mesh;
 mod quorum;
 mod redis;
 mod sql;
 mod sqlite;
 
+pub(crate) use damage::Damage;
+
 use crate::history::Class;
 use crate::link::Link;
 use clap::ValueEnum;
 use fastrand::Rng;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -89,12 +93,14 @@ impl Mode {
             Self::RedisCluster => {
                 (&[PauseNode, PauseLeader, KillNode, Partition], &[KillNode, PauseNode, PauseLeader, Partition])
             }
-            // A node whose log was torn has forgotten what it promised.
+            // A node whose log was torn has forgotten what it promised; with a flipped bit it may remember something else.
             Self::Redlock5 => (&[PauseNode, KillNode, WipeNode, Clock, Disk], &[WipeNode, Clock, Disk]),
             Self::Postgres | Self::Mariadb => (&[PauseNode, KillNode, Clock], &[Clock]),
             Self::PostgresPair => (&[PauseNode, KillNode], &[KillNode]),
-            Self::Etcd3 | Self::Consul3 => (&[PauseNode, PauseLeader, KillNode], &[]),
-            // A server with a torn log learns the rest from the leader before it serves.
+            // A server that finds a flipped bit in its log refuses to start.
+            Self::Etcd3 => (&[PauseNode, PauseLeader, KillNode, Disk], &[]),
+            Self::Consul3 => (&[PauseNode, PauseLeader, KillNode], &[]),
+            // A server with a torn log learns the rest from the leader before it serves; with a flipped bit, all of it.
             Self::Zookeeper3 => (&[PauseNode, PauseLeader, KillNode, WipeNode, Disk], &[]),
         };
         // A worker of the Cluster follows the servers' own addresses, so nothing stands between them.
@@ -188,8 +194,16 @@ pub(crate) trait Rig: Send {
     }
     /// Lets them go on.
     fn thaw_disk(&mut self) {}
-    /// Tears the last record of a killed node's log.
-    fn tear_log(&mut self, _node: usize) {}
+    /// The log of a node; `None` when such a damage is beyond what the store can bear, or not tried on it.
+    fn log(&self, _node: usize, _damage: Damage) -> Option<PathBuf> {
+        None
+    }
+    /// Starts a node whose log is damaged. One that refuses to serve is replaced by one without data, as operators do: then
+    /// the answer is `false`.
+    fn mend(&mut self, node: usize) -> bool {
+        self.start(node);
+        true
+    }
 
     /// An operator's mistake that this store knows; `None` when it knows none.
     fn mistake(&mut self, _rng: &mut Rng) -> Option<Mistake> {

@@ -1,7 +1,10 @@
 //! etcd, ZooKeeper and Consul, three servers each.
 
-use super::{Mistake, Rig, version_of, within_seconds};
+use super::mesh::Mesh;
+use super::{Damage, Mistake, Rig, version_of, within_seconds};
+use crate::link::Link;
 use fastrand::Rng;
+use std::path::PathBuf;
 use std::process::Command;
 use testkit::{ConsulCluster, ConsulServer, EtcdCluster, EtcdServer, Signal, ZooKeeperEnsemble, ZooKeeperServer};
 
@@ -10,12 +13,15 @@ fn hosts(ports: &[u16]) -> String {
     hosts.join(",")
 }
 
-/// Three etcd servers.
-pub(super) struct Etcd(EtcdCluster);
+/// Three etcd servers, with a link before each for the others.
+pub(super) struct Etcd(EtcdCluster, Mesh);
 
 impl Etcd {
     pub(super) fn new() -> Self {
-        Self(EtcdCluster::new())
+        let mut mesh = Mesh::default();
+        let cluster = EtcdCluster::through(|port| mesh.add([port])[0]);
+        mesh.keep_last(cluster.members.len());
+        Self(cluster, mesh)
     }
 }
 
@@ -41,6 +47,24 @@ impl Rig for Etcd {
     fn leader(&self) -> Option<usize> {
         Some(self.0.leader())
     }
+    fn part(&mut self, node: usize, rng: &mut Rng) -> Option<(String, Vec<Link>)> {
+        Some(self.1.cut(node, &self.pids(), rng))
+    }
+    /// Not a torn one: a server that forgets what it has written for good breaks what etcd's members count on.
+    fn log(&self, node: usize, damage: Damage) -> Option<PathBuf> {
+        self.0.members[node].log().filter(|_| damage == Damage::Flipped)
+    }
+    fn mend(&mut self, node: usize) -> bool {
+        let starts = self.0.members[node].try_start();
+        if !starts {
+            self.0.replace(node);
+        }
+        starts
+    }
+    fn replace(&mut self, node: usize) -> bool {
+        self.0.replace(node);
+        true
+    }
     fn pids(&self) -> Vec<i32> {
         self.0.members.iter().map(EtcdServer::pid).collect()
     }
@@ -63,14 +87,18 @@ impl Rig for Etcd {
     }
 }
 
-/// Three ZooKeeper servers.
+/// Three ZooKeeper servers, with links before each for the others.
 pub(super) struct ZooKeeper {
     ensemble: ZooKeeperEnsemble,
+    mesh: Mesh,
 }
 
 impl ZooKeeper {
     pub(super) fn new() -> Self {
-        Self { ensemble: ZooKeeperEnsemble::new() }
+        let mut mesh = Mesh::default();
+        let ensemble = ZooKeeperEnsemble::through(&[], |ports| mesh.add(ports));
+        mesh.keep_last(ensemble.servers.len());
+        Self { ensemble, mesh }
     }
 }
 
@@ -107,8 +135,19 @@ impl Rig for ZooKeeper {
         command.args(["-c", &format!("{ask}/{port} && printf mntr >&3 && grep zk_znode_count <&3")]);
         vec![command]
     }
-    fn tear_log(&mut self, node: usize) {
-        self.ensemble.servers[node].truncate();
+    fn part(&mut self, node: usize, rng: &mut Rng) -> Option<(String, Vec<Link>)> {
+        Some(self.mesh.cut(node, &self.pids(), rng))
+    }
+    fn log(&self, node: usize, _: Damage) -> Option<PathBuf> {
+        self.ensemble.servers[node].log()
+    }
+    fn mend(&mut self, node: usize) -> bool {
+        let starts = self.ensemble.servers[node].try_start();
+        if !starts {
+            self.ensemble.servers[node].wipe();
+            self.ensemble.servers[node].start();
+        }
+        starts
     }
     fn pids(&self) -> Vec<i32> {
         self.ensemble.servers.iter().map(ZooKeeperServer::pid).collect()

@@ -1,9 +1,10 @@
 //! Redis: one server, a pair, a Cluster, Redlock's five.
 
 use super::mesh::Mesh;
-use super::{Mistake, Rig, SECRET, version_of, within_seconds};
+use super::{Damage, Mistake, Rig, SECRET, version_of, within_seconds};
 use crate::link::Link;
 use fastrand::Rng;
+use std::path::PathBuf;
 use std::process::Command;
 use testkit::{RedisCluster, RedisServer};
 
@@ -125,8 +126,16 @@ impl Rig for Redlock {
     fn step_clock(&mut self, node: usize, seconds: i64) {
         self.0[node].step_clock(seconds);
     }
-    fn tear_log(&mut self, node: usize) {
-        self.0[node].truncate();
+    fn log(&self, node: usize, _: Damage) -> Option<PathBuf> {
+        self.0[node].log()
+    }
+    fn mend(&mut self, node: usize) -> bool {
+        let starts = self.0[node].try_start();
+        if !starts {
+            self.0[node].wipe();
+            self.0[node].start();
+        }
+        starts
     }
     fn mistake(&mut self, rng: &mut Rng) -> Option<Mistake> {
         let node = rng.usize(..self.0.len());

@@ -1,7 +1,7 @@
 //! Tasks of one keeper in a Tokio runtime.
 
 use super::section::{Plan, section};
-use super::{Kind, Worker, recipes};
+use super::{Kind, PAUSE, Worker, recipes};
 use crate::history::{Ending, Op, Wanted, What};
 use crate::register::{Client, Shown};
 use fastrand::Rng;
@@ -15,12 +15,11 @@ use std::time::Duration;
 
 type Outcome = std::result::Result<(), Box<dyn std::error::Error>>;
 
-/// How long a worker waits before it asks a store again that could not be reached.
-const PAUSE: Duration = Duration::from_millis(50);
-
 #[tokio::main(worker_threads = 2)]
 pub(super) async fn work(worker: &Arc<Worker>) -> Outcome {
-    let keeper = connect(worker).await?;
+    let Some(keeper) = connect(worker).await? else {
+        return Ok(worker.log(What::Stopped { held: 0, releasing: 0 })?);
+    };
     worker.uses()?;
     let registers = Client::connect(&worker.spec.socket)?;
     let tasks: Vec<_> = (0..worker.spec.tasks)
@@ -39,16 +38,15 @@ pub(super) async fn work(worker: &Arc<Worker>) -> Outcome {
     Ok(worker.uses()?)
 }
 
-/// A store may be down at the moment when a worker starts.
-pub(super) async fn connect(worker: &Worker) -> Result<Keeper> {
-    loop {
+/// A store may be down at the moment when a worker starts; `None` when it is so until the worker is to stop.
+async fn connect(worker: &Worker) -> Result<Option<Keeper>> {
+    while worker.goes_on() {
         match Keeper::connect(&worker.spec.url).await {
-            Err(error) if error.kind() == lockkeeper::ErrorKind::Unavailable && worker.goes_on() => {
-                tokio::time::sleep(PAUSE).await;
-            }
-            answer => return answer,
+            Err(error) if error.kind() == lockkeeper::ErrorKind::Unavailable => tokio::time::sleep(PAUSE).await,
+            answer => return answer.map(Some),
         }
     }
+    Ok(None)
 }
 
 async fn turns(worker: &Worker, keeper: &Keeper, registers: &Client, task: u32) -> io::Result<()> {

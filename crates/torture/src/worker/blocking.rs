@@ -1,23 +1,18 @@
 //! Threads that use the blocking face.
 
 use super::section::{Plan, section};
-use super::{Sections, Worker};
+use super::{PAUSE, Sections, Worker};
 use crate::history::{Ending, Wanted, What};
 use crate::register::{Client, Shown};
+use lockkeeper::Result;
 use lockkeeper::blocking::Keeper;
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
-pub(super) fn work(worker: &Arc<Worker>) -> Result<(), Box<dyn std::error::Error>> {
-    let keeper = loop {
-        match Keeper::connect(&worker.spec.url) {
-            Err(error) if error.kind() == lockkeeper::ErrorKind::Unavailable && worker.goes_on() => {
-                thread::sleep(Duration::from_millis(50));
-            }
-            answer => break answer?,
-        }
+pub(super) fn work(worker: &Arc<Worker>) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let Some(keeper) = connect(worker)? else {
+        return Ok(worker.log(What::Stopped { held: 0, releasing: 0 })?);
     };
     worker.uses()?;
     let registers = Client::connect(&worker.spec.socket)?;
@@ -35,6 +30,17 @@ pub(super) fn work(worker: &Arc<Worker>) -> Result<(), Box<dyn std::error::Error
     Ok(worker.uses()?)
 }
 
+/// As the tasks' worker does.
+fn connect(worker: &Worker) -> Result<Option<Keeper>> {
+    while worker.goes_on() {
+        match Keeper::connect(&worker.spec.url) {
+            Err(error) if error.kind() == lockkeeper::ErrorKind::Unavailable => thread::sleep(PAUSE),
+            answer => return answer.map(Some),
+        }
+    }
+    Ok(None)
+}
+
 fn turns(worker: &Worker, keeper: &Keeper, registers: &Client, task: u32) -> io::Result<()> {
     let mut rng = worker.rng(task);
     // For the time inside sections only: no call of the library runs in it.
@@ -43,7 +49,10 @@ fn turns(worker: &Worker, keeper: &Keeper, registers: &Client, task: u32) -> io:
         let (name, wanted) = worker.pick(&mut rng, task, keeper.info().shared, keeper.info().permits);
         let (op, ttl) = (worker.next_op(), worker.ttl(&mut rng));
         worker.asked(op, &name, wanted, ttl)?;
-        let lock = keeper.lock(&name).ttl(ttl).wait(worker.wait()).max_hold(worker.max_hold());
+        // Here a call goes on beside its caller: a short wait gives it up between two of its requests.
+        let impatient = worker.spec.chaos && rng.u32(..worker.spec.drops) == 0;
+        let wait = if impatient { worker.spec.ttl.mul_f64(rng.f64() * 0.3) } else { worker.wait() };
+        let lock = keeper.lock(&name).ttl(ttl).wait(wait).max_hold(worker.max_hold());
         let lock = match wanted {
             Wanted::Exclusive => lock,
             Wanted::Shared => lock.shared(),

@@ -87,6 +87,9 @@ pub(crate) struct Spec {
     pub(crate) program: PathBuf,
 }
 
+/// How long a worker waits before it asks a store again that could not be reached.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// The process's own state, shared by its tasks.
 #[derive(Debug)]
 struct Worker {
