@@ -4,7 +4,13 @@ mod common;
 
 use common::{Place, one_sentence};
 use serde_json::Value;
-use testkit::{Signal, is_alive};
+use testkit::{Ended, Signal, is_alive};
+
+/// On a busy machine it may wait for so long that it says so; otherwise it says nothing.
+fn went_well(ended: &Ended) {
+    let waits = ended.stderr.lines().all(|line| line.starts_with("lockkeeper: waiting "));
+    assert!(ended.code == Some(0) && waits, "{ended:?}");
+}
 
 #[test]
 fn opposite_orders_never_deadlock() {
@@ -18,7 +24,7 @@ fn opposite_orders_never_deadlock() {
             scope.spawn(move || {
                 for _ in 0..60 {
                     let ended = place.ends(&["run", first, "--also", second, "--", "sh", "-c", script]);
-                    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+                    went_well(&ended);
                 }
             });
         }
@@ -37,7 +43,7 @@ fn a_circle_of_three_never_deadlocks() {
             scope.spawn(move || {
                 for _ in 0..15 {
                     let ended = place.ends(&["run", first, "--also", second, "--", "true"]);
-                    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+                    went_well(&ended);
                 }
             });
         }

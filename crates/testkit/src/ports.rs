@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
+use std::path::Path;
 
 use crate::{SOON, eventually};
 
@@ -42,10 +43,10 @@ fn below_ephemeral() -> Range<u16> {
     end.saturating_sub(CLUSTER_BUS).max(2_000)..end
 }
 
-/// The file whose one number is the port given last, locked until it is dropped.
+/// The file whose one number is the port given last, locked until it is dropped. It is the same whatever `TMPDIR` says.
 fn turns() -> File {
     let user = rustix::process::geteuid().as_raw();
-    let path = std::env::temp_dir().join(format!("testkit-ports-{user}"));
+    let path = Path::new("/tmp").join(format!("testkit-ports-{user}"));
     let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
     let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     file.lock().expect("a lock on a file");

@@ -57,7 +57,8 @@ fn close_ends_what_is_left_and_says_how_much() {
 #[test]
 fn close_reports_releases_that_the_store_did_not_answer() {
     let bench = Bench::new();
-    let (faults, keeper) = bench.keeper();
+    let (faults, store) = bench.faulty();
+    let keeper = bench.builder().drop_timeout(secs(600)).open(store).unwrap();
     let guard = now(keeper.lock("x").acquire()).unwrap();
     faults.cut(Op::Release, u32::MAX);
     drop(guard);
@@ -70,7 +71,7 @@ fn close_reports_releases_that_the_store_did_not_answer() {
     assert_eq!((left.held, left.releasing), (0, 1));
     let began = Instant::now();
     drop(keeper);
-    assert!(began.elapsed() < ms(200), "nothing is under way any more: {:?}", began.elapsed());
+    assert!(began.elapsed() < secs(300), "nothing is under way any more: {:?}", began.elapsed());
 }
 
 #[test]
@@ -216,7 +217,8 @@ fn a_keeper_outlives_the_runtimes_that_use_it() {
 #[test]
 fn when_the_keepers_thread_dies_everything_is_lost_and_nothing_hangs() {
     let bench = Bench::new();
-    let (odd, keeper) = odd_keeper(&bench);
+    let odd = Arc::new(Misbehaving::new(bench.store.share()));
+    let keeper = bench.builder().drop_timeout(secs(600)).open(odd.clone()).unwrap();
     let (_, other) = bench.keeper();
     let _held = now(other.lock("y").acquire()).unwrap();
     let guards: Vec<_> = (0..3).map(|n| now(keeper.lock(format!("x{n}")).acquire()).unwrap()).collect();
@@ -249,7 +251,7 @@ fn when_the_keepers_thread_dies_everything_is_lost_and_nothing_hangs() {
     drop((lock, limited));
     let began = Instant::now();
     drop(keeper);
-    assert!(began.elapsed() < ms(200), "{:?}", began.elapsed());
+    assert!(began.elapsed() < secs(300), "{:?}", began.elapsed());
 }
 
 #[test]

@@ -32,7 +32,7 @@ async fn a_grant_that_replicas_do_not_confirm_is_given_back() {
 #[tokio::test]
 async fn a_slow_replica_delays_only_the_call_that_waits_for_it() {
     let group = RedisReplicas::new(1);
-    let slow = keeper(&format!("{}?wait_replicas=1&wait_timeout=2s", group.primary.url()), TTL).await;
+    let slow = keeper(&format!("{}?wait_replicas=1&wait_timeout=4s", group.primary.url()), TTL).await;
     let guard = taken(&slow, "y").await;
     group.replicas[0].pause();
     let waiting = tokio::spawn({
@@ -40,9 +40,8 @@ async fn a_slow_replica_delays_only_the_call_that_waits_for_it() {
         async move { slow.lock("x").try_acquire().await.map(|_| ()) }
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let began = Instant::now();
     guard.release().await.expect("released");
-    assert!(began.elapsed() < Duration::from_secs(1), "a release waits for no replica: {:?}", began.elapsed());
+    assert!(!waiting.is_finished(), "a release waits for no replica");
     assert!(waiting.await.expect("ended").is_err());
     group.replicas[0].resume();
 }

@@ -171,19 +171,25 @@ fn sent(server: &RedisServer) -> u64 {
     stats.lines().filter(|line| scripts.iter().any(|s| line.starts_with(s))).filter_map(calls).sum()
 }
 
+/// How many commands keepers may have sent since then for their places in line and their connections: nothing within three
+/// seconds.
+fn upkeep(keepers: u64, began: Instant) -> u64 {
+    2 * keepers * (began.elapsed().as_secs() / 3)
+}
+
 #[tokio::test]
 async fn an_uncontended_cycle_is_two_commands() {
     let server = RedisServer::new();
     let keeper = keeper(&server).await;
     drop(taken(&keeper, "x").await);
     taken(&keeper, "x").await.release().await.expect("released");
-    let before = sent(&server);
+    let (before, began) = (sent(&server), Instant::now());
     for _ in 0..100 {
         taken(&keeper, "x").await.release().await.expect("released");
     }
     let cycles = sent(&server) - before;
     println!("commands for 100 cycles: {cycles}");
-    assert!(cycles <= 201, "{cycles}");
+    assert!(cycles <= 201 + upkeep(1, began), "{cycles}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -223,5 +229,5 @@ async fn a_line_of_64_keepers_drains_with_two_commands_per_grant() {
     gaps.sort();
     println!("commands: {commands} for 64 grants; hand-over p50 {:?}, p99 {:?}", gaps[32], gaps[62]);
     // One to register, one to release.
-    assert!(commands as f64 <= 64.0 * 2.2, "{commands} commands for 64 grants");
+    assert!(commands <= 140 + upkeep(65, began), "{commands} commands for 64 grants in {:?}", began.elapsed());
 }
