@@ -176,12 +176,20 @@ pub(super) async fn broken(store: &Arc<dyn Store>, name: &LockName, token: Token
 pub(super) struct Hand {
     pub(super) store: Arc<dyn Store>,
     pub(super) claim: Claim,
+    /// By how much its clock is ahead of this machine's.
+    pub(super) ahead: Duration,
 }
 
 impl Hand {
     pub(super) fn new(store: &Arc<dyn Store>, name: &LockName, ttl: Duration) -> Self {
         let note = Arc::new(Note::new("host", 1, "a claim"));
-        Self { store: store.clone(), claim: Claim::new(name.clone(), fresh_holder(), ttl, system_now(), note) }
+        let claim = Claim::new(name.clone(), fresh_holder(), ttl, system_now(), note);
+        Self { store: store.clone(), claim, ahead: Duration::ZERO }
+    }
+
+    pub(super) fn ahead(mut self, ahead: Duration) -> Self {
+        self.ahead = ahead;
+        self
     }
 
     pub(super) fn mode(mut self, mode: Mode) -> Self {
@@ -205,7 +213,7 @@ impl Hand {
     }
 
     fn stamped(&mut self) -> Claim {
-        self.claim.stamp = system_now();
+        self.claim.stamp = system_now().after(self.ahead);
         self.claim.clone()
     }
 

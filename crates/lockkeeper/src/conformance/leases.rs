@@ -261,13 +261,13 @@ pub async fn a_held_lock_survives_a_restart(subject: &dyn Subject) {
     drop(a);
     let Some(restart) = subject.restart() else { return };
     // The instance must not outlive the restart: some stores count on being closed.
-    let mut claim = holder.claim.clone();
+    let claim = holder.claim.clone();
     drop(holder);
     restart.await;
     let (_, [a, b]) = open(subject).await;
     Hand::new(&b, &name, long(&info)).refused().await;
-    claim.stamp = system_now();
-    let mut holder = Hand { store: a, claim };
+    let mut holder = Hand::new(&a, &name, claim.ttl);
+    holder.claim = claim;
     holder.kept().await;
     assert_eq!(holder.acquire().await.token, old.token);
     holder.end().await;

@@ -29,6 +29,7 @@ pub mod exclusion;
 pub mod keeper;
 mod kit;
 pub mod leases;
+pub mod moves;
 pub mod names;
 pub mod operators;
 pub mod queueing;
@@ -97,6 +98,8 @@ pub enum Need {
     Push,
     /// Registers.
     Registers,
+    /// Any instance renews and releases a claim.
+    Portable,
     /// The subject can restart its store.
     Restart,
     /// The subject can hold up calls on their way to its store.
@@ -115,6 +118,7 @@ impl Need {
             Self::Permits => (info.permits, "it has no permits"),
             Self::Push => (info.push, "it does not push hand-overs"),
             Self::Registers => (store.registers().is_some(), "it keeps no registers"),
+            Self::Portable => (info.portable, "its claims belong to the instance that took them"),
             Self::Restart => (subject.restart().is_some(), "it cannot be restarted with its data kept"),
             Self::Detour => (subject.detour().is_some(), "its calls cannot be held up on their way"),
         };
@@ -213,6 +217,8 @@ macro_rules! __conformance_cases {
             leases::release_compares_the_holder [];
             leases::the_shortest_and_longest_ttl_work [];
             leases::a_held_lock_survives_a_restart [Lease Restart];
+            moves::a_claim_moves_between_instances [Portable];
+            moves::a_clients_clock_is_only_a_number [Portable];
             tokens::token_grows_over_release [];
             tokens::token_grows_over_a_late_acquire [];
             tokens::token_grows_over_expiry [Lease];

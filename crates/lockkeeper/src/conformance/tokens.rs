@@ -187,7 +187,7 @@ pub async fn a_repeat_is_the_same_grant(subject: &dyn Subject) {
     let first = hand.acquire().await;
     assert_eq!(hand.acquire().await.token, first.token);
     // The reply may have been lost with its connection: the repeat comes over another one.
-    let mut again = Hand { store: b.clone(), claim: hand.claim.clone() };
+    let mut again = Hand { store: b.clone(), ..hand.clone() };
     if info.expiry == Expiry::Lease {
         assert_eq!(again.acquire().await.token, first.token);
     }

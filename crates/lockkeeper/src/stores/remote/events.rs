@@ -77,7 +77,7 @@ impl Core {
 }
 
 /// What a line tells; `None` for a comment, an empty line, and what this version does not know.
-fn told(line: &[u8]) -> Option<Told> {
+pub(super) fn told(line: &[u8]) -> Option<Told> {
     let data = line.strip_prefix(b"data:")?;
     serde_json::from_slice::<WireEvent>(data).ok()?.told()
 }

@@ -17,6 +17,8 @@
 mod calls;
 mod checks;
 mod events;
+#[cfg(test)]
+mod fuzz;
 mod gather;
 mod options;
 mod registers;
