@@ -148,7 +148,7 @@ fn it_ends_when_it_is_told_to() {
 
 /// The script of docs/server.md, as it stands there.
 #[test]
-fn the_script_of_the_page_holds_renews_loses_and_releases() {
+fn the_script_of_the_page_holds_renews_loses_fences_and_releases() {
     let place = Place::new();
     let (_gateway, url) = gateway(&place, &[]);
     let page = include_str!("../../../docs/server.md");
@@ -162,20 +162,33 @@ fn the_script_of_the_page_holds_renews_loses_and_releases() {
         command.arg("script.sh").current_dir(place.dir.path()).env("URL", &url).env("EVERY", "0.2");
         Proc::start(&mut command)
     };
-    let holder = run("echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done");
-    place.text("pid");
-    let shown = place.ends(&["show", "deploy"]);
-    assert!(shown.stdout.contains("\"release 7\""), "{shown:?}");
-    let token = shown.stdout.split("token").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("a token");
+    let break_it = || {
+        let shown = place.ends(&["show", "deploy"]);
+        assert!(shown.stdout.contains("\"release 7\""), "{shown:?}");
+        let token = shown.stdout.split("token").nth(1).and_then(|rest| rest.split_whitespace().next());
+        assert_eq!(place.ends(&["break", "deploy", "--token", token.expect("a token")]).code, Some(0));
+    };
+    let holder = run("echo $$ > lost; while [ ! -e go ]; do sleep 0.01; done");
+    place.text("lost");
     // Broken by an operator: the next renewal is refused, and the work is stopped.
-    assert_eq!(place.ends(&["break", "deploy", "--token", token]).code, Some(0));
+    break_it();
     let ended = holder.wait();
     assert_ne!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stdout.contains("\"valid_ms\""), "{ended:?}");
-    std::fs::remove_file(place.dir.join("pid")).expect("it was there");
-    // Left alone, it finishes and releases.
+    assert!(ended.stderr.contains("410"), "the renewal says that it is lost: {ended:?}");
+
+    // The script is paused, and its work goes on meanwhile.
+    let paused = run("echo $$ > paused; while [ ! -e go ]; do sleep 0.01; done; echo done > finished");
+    place.text("paused");
+    paused.signal(Signal::STOP);
+    break_it();
     place.dir.write("go", "");
-    let ended = run("echo done > pid").wait();
+    place.text("finished");
+    // A later holder is left alone: it finishes, writes and releases.
+    let ended = run("echo done > later").wait();
     assert_eq!(ended.code, Some(0), "{ended:?}");
+    paused.signal(Signal::CONT);
+    let ended = paused.wait();
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stdout.contains("\"stale\""), "the fence refuses the earlier holder: {ended:?}");
     assert_eq!(place.ends(&["ls"]).stdout, "");
 }
