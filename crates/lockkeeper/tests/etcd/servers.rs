@@ -227,11 +227,13 @@ async fn a_frozen_member_is_left_before_a_short_lease_ends() {
     for (i, keeper) in hurried.iter().enumerate() {
         // Each a name of its own: what the one before drops is released on a connection that may have to be left first.
         let lock = keeper.lock(format!("free-{i}")).wait(Duration::from_secs(1));
-        let mut tries = 0;
-        while lock.acquire().await.map(drop).is_err() && tries < 8 {
-            tries += 1;
+        // A busy machine refuses a second's wait for other reasons too.
+        let end = Instant::now() + SOON;
+        let mut found = false;
+        while !found && Instant::now() < end {
+            found = lock.acquire().await.is_ok();
         }
-        refused += u32::from(tries == 8);
+        refused += u32::from(!found);
     }
     tokio::time::sleep(SHORT * 3).await;
     let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
@@ -263,7 +265,8 @@ async fn a_key_of_our_lease_that_no_claim_owns_is_swept() {
     for _ in 0..3 {
         drop(tokio::time::timeout(Duration::from_micros(1), keeper.lock("y").acquire()).await);
     }
-    let next = keeper.lock("x").wait(SOON).acquire().await.expect("swept");
+    // A busy server may leave the first looks unanswered.
+    let next = keeper.lock("x").wait(SOON * 4).acquire().await.expect("swept");
     assert!(guard.check().is_ok());
     next.release().await.expect("released");
     guard.release().await.expect("released");
