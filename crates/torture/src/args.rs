@@ -31,7 +31,12 @@ pub(crate) enum Command {
         history: PathBuf,
     },
     /// Show that the checkers find bugs: plant one after the other, and wait until it is caught.
+    ///
+    /// Each plan is run without its bug first: a violation there shows that it is no evidence.
     Mutants {
+        /// Only the runs without bugs.
+        #[arg(long)]
+        control: bool,
         /// Only these; without it all of them.
         names: Vec<String>,
     },

@@ -12,6 +12,10 @@
 //! All processes run on one machine and stamp with `CLOCK_MONOTONIC_RAW`, which neither NTP nor our clock shim moves. So
 //! stamps of two processes compare. A killed process may leave half a line at the end of its file.
 
+mod meta;
+
+pub(crate) use meta::{Forgets, Meta, Setup, Subcommand};
+
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -98,8 +102,16 @@ pub(crate) enum What {
     /// After the answer to a release; `outcome` is `released` or an error's word.
     Ended { op: Op, outcome: String },
     /// After the answer: the store's own register. `base` is what `enter` read, `value` what was written; `accepted` is
-    /// `None` when no answer came.
-    Kv { op: Op, name: String, base: Option<String>, value: String, accepted: Option<bool> },
+    /// `None` when no answer came. `sent` was stamped before the call; earlier harnesses did not write it down (0).
+    Kv {
+        op: Op,
+        name: String,
+        base: Option<String>,
+        value: String,
+        accepted: Option<bool>,
+        #[serde(default)]
+        sent: Nanos,
+    },
     /// The worker itself does something unusual, such as dropping a call after some polls: it counts as a fault.
     Chaos { kind: String },
     /// What the process uses now. `tasks` are those of its runtime, if it has one.
@@ -215,52 +227,6 @@ impl Class {
         Self::Admin,
         Self::Client,
     ];
-}
-
-/// What was run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Meta {
-    pub(crate) mode: String,
-    /// Which client took the locks; `lockkeeper` is ours.
-    #[serde(default)]
-    pub(crate) subject: String,
-    /// What the faults were drawn from, one after the other.
-    pub(crate) seeds: Vec<u64>,
-    pub(crate) commit: String,
-    /// Of the servers, the kernel and the compiler.
-    pub(crate) versions: Vec<String>,
-    pub(crate) workers: u32,
-    pub(crate) ttl_ms: u64,
-    /// A waiter gets in within the TTL and this, once all faults are healed.
-    pub(crate) bound_ms: u64,
-    /// The `max_hold` of every lock that is taken: a forgotten guard ends by then. 0 without one.
-    #[serde(default)]
-    pub(crate) max_hold_ms: u64,
-    /// Which faults may cost exclusion (c) on this mode, by what the store promises.
-    pub(crate) excuses: Vec<Class>,
-    /// Whether waiters are served in order.
-    pub(crate) fifo: bool,
-    /// Whether the store forgets tokens and registers when its data is wiped or fails over: then the chain of its own
-    /// register may break.
-    pub(crate) forgets: bool,
-    pub(crate) began: Nanos,
-    /// Before this moment there was no fault: a loss before it is a false one.
-    pub(crate) calm_until: Nanos,
-    /// All faults were healed by then.
-    pub(crate) healed: Nanos,
-    pub(crate) ended: Nanos,
-    /// What the store still had of locks at the end, once every lease was over.
-    pub(crate) leftovers: Vec<String>,
-    /// Servers that ended by themselves, and what they said.
-    pub(crate) crashed: Vec<String>,
-}
-
-impl Meta {
-    /// The seeds, with commas between them.
-    pub(crate) fn seeds_said(&self) -> String {
-        let seeds: Vec<String> = self.seeds.iter().map(u64::to_string).collect();
-        seeds.join(", ")
-    }
 }
 
 /// Appends lines to a file, each with one write, so that a killed process loses at most the line it was writing.

@@ -18,6 +18,7 @@ mod soak;
 mod worker;
 
 use crate::args::{Cli, Command, RunArgs, SmokeArgs, SoakArgs};
+use crate::history::Subcommand;
 use crate::rig::Mode;
 use crate::run::Plan;
 use crate::worker::{Kind, Sections, Subject};
@@ -66,7 +67,7 @@ fn obey(command: Command) -> Outcome {
             interrupt::listen()?;
             smoke(&args)
         }
-        Command::Mutants { names } => mutants::hunt(&names),
+        Command::Mutants { control, names } => mutants::hunt(&names, control),
         Command::Report { into, histories } => {
             evidence::write(&into, &histories)?;
             Ok(ExitCode::SUCCESS)
@@ -77,6 +78,7 @@ fn obey(command: Command) -> Outcome {
 impl Plan {
     fn of(args: &RunArgs) -> Self {
         Self {
+            command: Subcommand::Run,
             mode: args.mode,
             ttl: None,
             seeds: vec![args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000))],
@@ -99,6 +101,7 @@ impl Plan {
     /// As many tasks as locks are to be held. There are half as many names more, which are free at the moment.
     fn of_a_soak(args: &SoakArgs) -> Result<Self, std::num::TryFromIntError> {
         Ok(Self {
+            command: Subcommand::Soak,
             mode: args.mode,
             ttl: Some(Duration::from_secs(args.ttl_seconds)),
             seeds: vec![args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000))],
@@ -123,8 +126,10 @@ impl Plan {
 /// One in so many calls is dropped half-way, unless a plan says otherwise.
 const DROPS: u32 = 40;
 
-/// With fewer grants a smoke run of a mode says nothing, and is made again, at most so many times in all.
+/// With fewer grants or faults a smoke run of a mode says nothing, and is made again, at most so many times in all.
+/// Each seed begins with a fault; how many follow depends on how long servers take to start.
 const ENOUGH: u64 = 50;
+const FAULTS: u64 = 3;
 const TRIES: u32 = 3;
 
 /// The seed that every smoke run begins with.
@@ -138,6 +143,7 @@ fn smoke(args: &SmokeArgs) -> Outcome {
     let mut broken = Vec::new();
     for mode in modes {
         let plan = Plan {
+            command: Subcommand::Smoke,
             mode,
             ttl: None,
             seeds: vec![FIXED, drawn],
@@ -158,8 +164,10 @@ fn smoke(args: &SmokeArgs) -> Outcome {
         let mut judged = one(&plan, None)?;
         // A cluster may be down for all of so short a time where the processors are busy: then nothing was judged.
         for _ in 1..TRIES {
-            if judged.kept && judged.granted < ENOUGH {
-                say(&format!("{} grants are too few to judge by: once more", judged.granted));
+            let few = judged.granted < ENOUGH || judged.faults < FAULTS;
+            if judged.kept && few {
+                let Judged { granted, faults, .. } = judged;
+                say(&format!("{granted} grants and {faults} faults are too few to judge by: once more"));
                 judged = one(&plan, None)?;
             }
         }
@@ -178,6 +186,8 @@ struct Judged {
     /// Whether all promises were kept.
     kept: bool,
     granted: u64,
+    /// Those that the nemesis brought about.
+    faults: u64,
 }
 
 /// Runs a plan and checks its history. If all promises were kept, a history without a place of its own is removed.
@@ -202,7 +212,7 @@ fn checked(history: &Path) -> Result<Judged, Box<dyn std::error::Error>> {
     let verdict = check::check(&check::History::read(history)?);
     check::print(&verdict, &mut std::io::stdout().lock())?;
     let kept = check::Property::ALL.iter().all(|property| verdict.violations(*property) == 0);
-    Ok(Judged { kept, granted: verdict.counts.granted })
+    Ok(Judged { kept, granted: verdict.counts.granted, faults: verdict.counts.injected() })
 }
 
 fn told(kept: bool) -> ExitCode {

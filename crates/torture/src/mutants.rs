@@ -3,6 +3,9 @@
 //! The library has them behind `--cfg lockkeeper_mutants`; the variable `LOCKKEEPER_MUTANT` chooses one. This builds the
 //! programs with that cfg, and runs each bug under faults that can bring it out, with another seed each time, until the
 //! promise that it breaks is seen broken.
+//!
+//! As a control, each plan is run once without its bug. A violation there is a bug of the library or of the harness, and
+//! what the plan catches is no evidence then.
 
 use crate::say;
 use std::path::{Path, PathBuf};
@@ -101,22 +104,40 @@ const MUTANTS: [Mutant; 18] = [
 /// How often a bug is run before it counts as missed.
 const TRIES: u64 = 6;
 
-/// Hunts the bugs of these names, or all. Fails when one is missed.
-pub(crate) fn hunt(names: &[String]) -> Result<ExitCode, Box<dyn std::error::Error>> {
+/// The variable that chooses a bug.
+const VARIABLE: &str = "LOCKKEEPER_MUTANT";
+
+/// Runs the plans of these names, or all: without their bugs, and then, unless it is a control only, with them. Fails
+/// when a plan finds something without its bug, or misses it.
+pub(crate) fn hunt(names: &[String], control: bool) -> Result<ExitCode, Box<dyn std::error::Error>> {
     if let Some(wrong) = names.iter().find(|name| !MUTANTS.iter().any(|mutant| mutant.name == **name)) {
         let known: Vec<&str> = MUTANTS.iter().map(|mutant| mutant.name).collect();
         return Err(format!("no mutant is called '{wrong}'; there are {}", known.join(", ")).into());
     }
     let program = build()?;
     let chosen = MUTANTS.iter().filter(|mutant| names.is_empty() || names.iter().any(|name| name == mutant.name));
-    let (mut caught, mut all) = (0, 0);
+    let chosen: Vec<&Mutant> = chosen.collect();
+    let mut clean = 0;
+    for mutant in &chosen {
+        let wrong = mutant.run(&program, 1, false)?.wrong_without_a_bug();
+        clean += usize::from(wrong.is_none());
+        say(&format!("{}: {}", mutant.name, wrong.as_deref().unwrap_or("nothing is found without the bug")));
+    }
+    let all = chosen.len();
+    say(&format!("clean {clean}/{all}"));
+    let caught = if control { all } else { caught(&program, &chosen)? };
+    Ok(if caught == all && clean == all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs each plan with its bug until that is caught. How many were.
+fn caught(program: &Path, chosen: &[&Mutant]) -> Result<usize, Box<dyn std::error::Error>> {
+    let mut caught = 0;
     for mutant in chosen {
-        all += 1;
         let began = Instant::now();
         let mut elsewhere = None;
         let mut hit = None;
         for seed in 1..=TRIES {
-            let seen = mutant.run(&program, seed)?;
+            let seen = mutant.run(program, seed, true)?.violations;
             hit = seen.iter().find(|(letter, _)| mutant.by.contains(*letter)).cloned();
             if hit.is_some() {
                 break;
@@ -137,8 +158,8 @@ pub(crate) fn hunt(names: &[String]) -> Result<ExitCode, Box<dyn std::error::Err
             (None, None) => say(&format!("{}: MISSED in {TRIES} runs, {took}", mutant.name)),
         }
     }
-    say(&format!("caught {caught}/{all}"));
-    Ok(if caught == all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    say(&format!("caught {caught}/{}", chosen.len()));
+    Ok(caught)
 }
 
 /// Builds the programs with the bugs in them; where they are.
@@ -153,15 +174,44 @@ fn build() -> Result<PathBuf, Box<dyn std::error::Error>> {
     Ok(target.join("debug/torture"))
 }
 
+/// What a run of a plan has shown.
+struct Ran {
+    /// Those that were seen, each with the letter of its property.
+    violations: Vec<(char, String)>,
+    /// Whether the program says that all promises were kept.
+    kept: bool,
+}
+
+impl Ran {
+    /// What is wrong with a plan that was run without its bug, if something is.
+    fn wrong_without_a_bug(&self) -> Option<String> {
+        match self.violations.first() {
+            Some((_, by)) => Some(format!("the plan finds a violation without the bug: {by}")),
+            None if self.kept => None,
+            None => Some("the plan does not run to its end without the bug".to_owned()),
+        }
+    }
+}
+
 impl Mutant {
-    /// Runs it once: the violations that were seen, each with the letter of its property.
-    fn run(&self, program: &Path, seed: u64) -> Result<Vec<(char, String)>, Box<dyn std::error::Error>> {
+    /// One run, with the bug or without it.
+    fn command(&self, program: &Path, seed: u64, bug: bool) -> Command {
         let mut command = Command::new(program);
         command.args(["run", self.mode, "--seconds", "15", "--seed", &seed.to_string()]);
-        command.args(self.args.split(' ')).env("LOCKKEEPER_MUTANT", self.name).stderr(Stdio::inherit());
-        let output = command.output()?;
+        command.args(self.args.split(' ')).stderr(Stdio::inherit());
+        // The one of the shell would be there otherwise.
+        if bug {
+            command.env(VARIABLE, self.name)
+        } else {
+            command.env_remove(VARIABLE)
+        };
+        command
+    }
+
+    fn run(&self, program: &Path, seed: u64, bug: bool) -> Result<Ran, Box<dyn std::error::Error>> {
+        let output = self.command(program, seed, bug).output()?;
         let said = String::from_utf8_lossy(&output.stdout);
-        Ok(violations(&said))
+        Ok(Ran { violations: violations(&said), kept: output.status.success() })
     }
 }
 
@@ -174,7 +224,7 @@ fn violations(said: &str) -> Vec<(char, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::args::{Cli, Command as Asked};
     use crate::check::Property;
     use clap::Parser;
 
@@ -183,10 +233,45 @@ mod tests {
         for Mutant { name, by, mode, args } in MUTANTS {
             let words = ["torture", "run", mode].into_iter().chain(args.split(' '));
             let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{name}: {error}"));
-            assert!(matches!(cli.command, Command::Run(_)), "{name}");
+            assert!(matches!(cli.command, Asked::Run(_)), "{name}");
             let letters: Vec<char> = Property::ALL.map(Property::letter).into();
             assert!(!by.is_empty() && by.chars().all(|letter| letters.contains(&letter)), "{name}: {by}");
         }
+    }
+
+    #[test]
+    fn a_control_is_the_same_run_without_the_bug() {
+        let mutant = &MUTANTS[0];
+        let said = |bug| {
+            let command = mutant.command(Path::new("torture"), 3, bug);
+            let words: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+            let chosen = command.get_envs().find(|(name, _)| *name == VARIABLE).map(|(_, value)| value);
+            (words.join(" "), chosen.map(|value| value.map(|value| value.to_string_lossy().into_owned())))
+        };
+        let words = "run redis1 --seconds 15 --seed 3 --classes wipe-node".to_owned();
+        assert_eq!(said(true), (words.clone(), Some(Some("plain-incr".to_owned()))));
+        assert_eq!(said(false), (words, Some(None)), "it is taken out of the surroundings");
+    }
+
+    #[test]
+    fn a_violation_without_the_bug_and_a_run_without_an_end_are_wrong() {
+        let wrong = |said: &str, kept| Ran { violations: violations(said), kept }.wrong_without_a_bug();
+        assert_eq!(wrong("(a) fine\n\nexcused of (c): x\n", true), None);
+        assert_eq!(
+            wrong("violation of (d): a waits\nviolation of (f): lost\n", false).as_deref(),
+            Some("the plan finds a violation without the bug: violation of (d): a waits")
+        );
+        assert_eq!(wrong("", false).as_deref(), Some("the plan does not run to its end without the bug"));
+    }
+
+    #[test]
+    fn mutants_are_named_and_a_control_is_asked_for_on_the_command_line() {
+        let asked = |words: &str| match Cli::try_parse_from(words.split(' ')).unwrap().command {
+            Asked::Mutants { control, names } => (control, names),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(asked("torture mutants"), (false, Vec::new()));
+        assert_eq!(asked("torture mutants --control plain-incr"), (true, vec!["plain-incr".to_owned()]));
     }
 
     #[test]

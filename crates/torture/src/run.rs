@@ -1,14 +1,14 @@
 //! One run: servers, workers, faults, and what they wrote down.
 
 use crate::crew::Crew;
-use crate::history::{Class, Log, Meta, now};
+use crate::history::{Class, Forgets, Log, Meta, Setup, Subcommand, now};
 use crate::interrupt;
 use crate::link::Link;
 use crate::nemesis::{Nemesis, Stage};
 use crate::register::Registers;
 use crate::rig::Mode;
 use crate::soak::Sampler;
-use crate::worker::{Kind, Sections, Spec, Subject};
+use crate::worker::{Kind, Sections, Spec, Subject, part_mark};
 use lockkeeper::blocking::Keeper;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -19,10 +19,12 @@ use testkit::TempDir;
 /// What is to be run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
+    /// Which subcommand says so.
+    pub(crate) command: Subcommand,
     pub(crate) mode: Mode,
     /// Of all locks; without it that of the mode.
     pub(crate) ttl: Option<Duration>,
-    /// Each of them draws the faults of an equal part of the time.
+    /// Each of them draws an equal part of the time: the faults, and what workers do.
     pub(crate) seeds: Vec<u64>,
     /// How long faults happen.
     pub(crate) time: Duration,
@@ -45,6 +47,25 @@ pub(crate) struct Plan {
     pub(crate) drops: u32,
     /// How often it is written down what all processes use.
     pub(crate) samples: Option<Duration>,
+}
+
+impl Plan {
+    /// What repeats it, as the history says.
+    pub(crate) fn setup(&self) -> Setup {
+        Setup {
+            command: self.command,
+            seconds: self.time.as_secs(),
+            tasks: self.tasks,
+            names: self.names,
+            gap_ms: u64::try_from(self.gap.as_millis()).unwrap_or(u64::MAX),
+            sections: self.sections,
+            classes: self.classes.clone(),
+            variants: self.variants.clone(),
+            kinds: self.kinds.clone(),
+            ttls: self.ttls.clone(),
+            drops: self.drops,
+        }
+    }
 }
 
 /// How long workers run before the first fault.
@@ -95,7 +116,7 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
         names: names.clone(),
         ttl,
         ttls: plan.ttls.clone(),
-        seed: plan.seeds[0],
+        seeds: plan.seeds.clone(),
         tasks: plan.tasks,
         sections: plan.sections,
         chaos: classes.contains(&Class::Client),
@@ -114,7 +135,9 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
     progress.during(CALM, "calm", || look(&stage))?;
     let calm_until = now();
     let mut faults = 0;
-    for seed in &plan.seeds {
+    for (number, seed) in plan.seeds.iter().enumerate() {
+        // From now on workers draw from this seed, too.
+        std::fs::write(part_mark(&stop, number), "")?;
         let part = plan.time / u32::try_from(plan.seeds.len())?;
         let mut nemesis = Nemesis::new(*seed, classes.clone(), plan.variants.clone(), plan.gap, faults);
         faults = nemesis.rage(&mut stage, part, |stage, faults| {
@@ -140,12 +163,13 @@ pub(crate) fn run(plan: &Plan, history: &Path) -> Result<(), Box<dyn std::error:
         commit: commit(),
         versions,
         workers: u32::try_from(plan.workers)?,
+        setup: Some(plan.setup()),
         ttl_ms: u64::try_from(ttl.as_millis())?,
         max_hold_ms: u64::try_from((ttl * plan.sections.max_hold()).as_millis())?,
         bound_ms: u64::try_from(traits.bound.as_millis())?,
         excuses: traits.excuses,
         fifo: traits.fifo,
-        forgets: traits.forgets,
+        forgets: Forgets::By(traits.forgets),
         began,
         calm_until,
         healed,

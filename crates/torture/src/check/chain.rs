@@ -24,30 +24,31 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
 }
 
 fn one(history: &History, spells: &Spells<'_>, writes: &[&Kv], verdict: &mut Verdict) {
-    let mut found = |sentence: String, lines: &[&Kv]| {
-        let at = lines.iter().map(|kv| kv.at).max().unwrap_or_default();
-        let excuse = history.meta.forgets.then(|| spells.before(at)).flatten();
-        let lines =
-            lines.iter().map(|kv| slice::kv(kv)).chain(excuse.map(|spell| slice::fault(history, spell))).collect();
+    // A value that a later holder read was in the register, even if its writer had no answer.
+    let read: HashSet<&str> = writes.iter().filter_map(|kv| kv.base.as_deref()).collect();
+    let counts = |kv: &&Kv| kv.accepted.unwrap_or_else(|| read.contains(kv.value.as_str()));
+    let counted: Vec<&Kv> = writes.iter().copied().filter(counts).collect();
+    let mut found = |sentence: String, old: &Kv, new: &Kv| {
+        let excuse = spells.taken_back(&counted, old, new);
+        let lines = [old, new].map(slice::kv).into_iter();
+        let lines = lines.chain(excuse.map(|spell| slice::fault(history, spell))).collect();
         let (slice, excused) = (slice::slice(history, lines), excuse.is_some());
         verdict.findings.push(Finding { property: Property::Fence, sentence, slice, excused });
     };
-    // A value that a later holder read was in the register, even if its writer had no answer.
-    let read: HashSet<&str> = writes.iter().filter_map(|kv| kv.base.as_deref()).collect();
     let refused: HashMap<&str, &Kv> =
         writes.iter().filter(|kv| kv.accepted == Some(false)).map(|kv| (kv.value.as_str(), *kv)).collect();
     let mut replaced: HashMap<Option<&str>, &Kv> = HashMap::new();
     for kv in writes {
         if let Some(origin) = kv.base.as_deref().and_then(|base| refused.get(base)) {
-            found(format!("{} reads '{}', whose write was refused", who(kv.op), origin.value), &[origin, kv]);
+            found(format!("{} reads '{}', whose write was refused", who(kv.op), origin.value), origin, kv);
         }
-        if !kv.accepted.unwrap_or_else(|| read.contains(kv.value.as_str())) {
+        if !counts(kv) {
             continue;
         }
         if let Some(other) = replaced.insert(kv.base.as_deref(), kv) {
             let value = kv.base.as_deref().unwrap_or("nothing");
             let sentence = format!("{} and {} both wrote over '{value}' in '{}'", who(other.op), who(kv.op), kv.name);
-            found(sentence, &[other, kv]);
+            found(sentence, other, kv);
         }
     }
 }
@@ -55,8 +56,6 @@ fn one(history: &History, spells: &Spells<'_>, writes: &[&Kv], verdict: &mut Ver
 #[cfg(test)]
 mod tests {
     use super::super::sample::{Sample, findings};
-    use super::*;
-    use crate::history::Class;
 
     fn chain() -> Sample {
         let mut s = Sample::new();
@@ -99,20 +98,5 @@ mod tests {
         s.kv(7, 70, Some("v4"), "v7", Some(false));
         let found = findings(&s.verdict());
         assert!(found.starts_with("(a) worker 0, op 7 reads 'v4', whose write was refused\n"), "{found}");
-    }
-
-    #[test]
-    fn a_store_that_forgets_is_excused_after_its_fault_only() {
-        let mut s = chain();
-        s.meta.forgets = true;
-        s.meta.excuses = vec![Class::WipeNode];
-        s.kv(7, 70, None, "v7", Some(true));
-        s.fault(1, Class::WipeNode, "node 1", "wiped", (75, 76));
-        assert_eq!(s.verdict().violations(Property::Fence), 1);
-        s.fault(2, Class::WipeNode, "node 1", "wiped", (65, 66));
-        let verdict = s.verdict();
-        assert_eq!((verdict.violations(Property::Fence), verdict.findings.len()), (0, 1));
-        s.meta.forgets = false;
-        assert_eq!(s.verdict().violations(Property::Fence), 1);
     }
 }

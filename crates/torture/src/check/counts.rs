@@ -63,7 +63,8 @@ impl Counts {
             }
             counts.losses += u64::from(attempt.lost.is_some());
         }
-        for fault in history.faults.iter().filter(|fault| fault.begins) {
+        // The nemesis counts from 1. What else is killed in the end did not end by itself, and is told of as such.
+        for fault in history.faults.iter().filter(|fault| fault.begins && fault.id > 0) {
             *counts.faults.entry(fault.class).or_default() += 1;
         }
         if !history.chaos.is_empty() {
@@ -72,9 +73,24 @@ impl Counts {
         counts
     }
 
-    /// All faults.
-    pub(crate) fn faults_in_all(&self) -> u64 {
-        self.faults.values().sum()
+    /// Faults that the nemesis brought about.
+    pub(crate) fn injected(&self) -> u64 {
+        self.of_nemesis().sum()
+    }
+
+    /// How many classes they are of.
+    pub(crate) fn classes_injected(&self) -> usize {
+        self.of_nemesis().count()
+    }
+
+    /// Of each class how many.
+    fn of_nemesis(&self) -> impl Iterator<Item = u64> {
+        self.faults.iter().filter(|(class, _)| **class != Class::Client).map(|(_, count)| *count)
+    }
+
+    /// Acts of the workers themselves: calls dropped half-way, guards forgotten, processes that abort.
+    pub(crate) fn acts(&self) -> u64 {
+        self.faults.get(&Class::Client).copied().unwrap_or(0)
     }
 
     /// Adds the figures of another run.
@@ -170,6 +186,16 @@ mod tests {
             assert!(found >= exact && found <= exact + exact / 40, "{found} for {exact}");
         }
         assert_eq!(Spread::default().quantile(0.5), None);
+    }
+
+    #[test]
+    fn what_the_nemesis_does_and_what_workers_do_are_counted_apart() {
+        let mut history = super::super::sample_history();
+        let counts = Counts::of(&history);
+        assert_eq!((counts.injected(), counts.classes_injected(), counts.acts()), (1, 1, 1));
+        history.faults.iter_mut().for_each(|fault| fault.id = 0);
+        let counts = Counts::of(&history);
+        assert_eq!((counts.injected(), counts.classes_injected(), counts.acts()), (0, 0, 1));
     }
 
     #[test]

@@ -27,10 +27,8 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
             let attempt = granted[stuck.hold];
             let rivals: Vec<&Attempt> = stuck.rivals.iter().map(|rival| granted[*rival]).collect();
             let ops: Vec<Op> = rivals.iter().chain([&attempt]).map(|attempt| attempt.op).collect();
-            let at = holds[stuck.hold].granted;
-            // What it does not fit beside may have been granted some time later.
-            let latest = at + 3 * history.ttl();
-            let excuse = spells.excuse(at, name, &ops).or_else(|| spells.fallen(at, latest));
+            let excuse = spells.excuse(holds[stuck.hold].granted, name, &ops);
+            let excuse = excuse.or_else(|| fallen(spells, attempt, if rivals.is_empty() { &granted } else { &rivals }));
             let mut lines = vec![slice::asked(attempt)];
             lines.extend(slice::granted(history, attempt));
             rivals.iter().for_each(|rival| lines.extend(slice::hold(history, rival)));
@@ -45,6 +43,15 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
             verdict.findings.push(Finding { property, sentence, slice, excused: excuse.is_some() });
         }
     }
+}
+
+/// The fault by which a token fell between an attempt and one that it does not fit beside. Either may be older.
+fn fallen<'a>(spells: &'a Spells<'a>, attempt: &Attempt, others: &[&Attempt]) -> Option<&'a Spell<'a>> {
+    let token = |attempt: &Attempt| attempt.grant.as_ref().map_or(0, |grant| grant.token);
+    others.iter().filter(|other| other.op != attempt.op).find_map(|other| {
+        let (old, new) = if token(other) < token(attempt) { (attempt, *other) } else { (*other, attempt) };
+        spells.fallen(old, new)
+    })
 }
 
 /// A granted attempt as the search sees it. It may end when the worker stops counting on it, or when an operator breaks
@@ -64,7 +71,7 @@ fn hold(history: &History, attempt: &Attempt, spells: &Spells<'_>, breaks: &[&Sp
 mod tests {
     use super::super::sample::{Sample, findings, of};
     use super::*;
-    use crate::history::Class;
+    use crate::history::{Class, Forgets};
 
     #[test]
     fn holds_with_an_order_are_clean() {
@@ -117,5 +124,22 @@ mod tests {
         assert_eq!(run(Class::Admin), []);
         assert!(run(Class::Clock)[0].excused);
         assert!(!run(Class::Delay)[0].excused);
+    }
+    #[test]
+    fn a_token_that_may_fall_needs_no_order_and_any_other_does() {
+        let run = |clock: &str| {
+            let mut s = Sample::new();
+            s.meta.excuses = vec![Class::Clock];
+            s.meta.forgets = Forgets::By(vec![Class::WipeNode]);
+            s.held(1, "a", (500, 600, 700), 6);
+            // Long after the faults: no lease of their time is believed in any more.
+            s.held(2, "a", (9_000, 9_100, 9_200), 5);
+            s.fault(1, Class::Clock, "node 0", clock, (100, 800));
+            s.fault(2, Class::WipeNode, "node 0", "wiped", (1_000, 1_100));
+            of(&s.verdict(), Property::Linear).findings
+        };
+        assert!(run("+9 s")[0].excused && run("+9 s").len() == 1);
+        assert!(!run("+8 s")[0].excused, "the clock has caught up");
+        assert!(!run("-9 s")[0].excused);
     }
 }

@@ -20,6 +20,7 @@ mod counts;
 mod exclusion;
 mod fence;
 mod flat;
+mod forgotten;
 mod handover;
 mod leaks;
 mod linear;

@@ -11,12 +11,13 @@ pub(crate) fn print(verdict: &Verdict, out: &mut impl Write) -> io::Result<()> {
     let counts = &verdict.counts;
     writeln!(
         out,
-        "{} operations: {} granted, {} busy, {} ambiguous; {} faults",
+        "{} operations: {} granted, {} busy, {} ambiguous; {} faults, {} acts of workers",
         counts.operations,
         counts.granted,
         counts.busy,
         counts.ambiguous,
-        counts.faults_in_all()
+        counts.injected(),
+        counts.acts()
     )?;
     for property in Property::ALL {
         let (violations, excused) = (verdict.violations(property), of(&verdict.findings, property, true));
@@ -97,7 +98,10 @@ mod tests {
         let mut text = Vec::new();
         print(&s.verdict(), &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.starts_with("1 operations: 1 granted, 0 busy, 0 ambiguous; 0 faults\n(a) "), "{text}");
+        assert!(
+            text.starts_with("1 operations: 1 granted, 0 busy, 0 ambiguous; 0 faults, 0 acts of workers\n(a) "),
+            "{text}"
+        );
         assert!(text.contains("\n(h) no panic, no secret, no crash: 8 violations\n"), "{text}");
         assert_eq!(text.matches("violation of (h): ").count(), SHOWN);
         assert!(text.contains("    worker-0.err:1: panicked at x\n") && text.ends_with("… and 3 more\n"), "{text}");

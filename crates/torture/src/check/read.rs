@@ -86,7 +86,10 @@ impl Attempt {
 /// A write to the store's own register.
 #[derive(Clone, Debug)]
 pub(crate) struct Kv {
+    /// After the answer.
     pub(crate) at: Nanos,
+    /// Before the call; 0 in earlier histories.
+    pub(crate) sent: Nanos,
     pub(crate) op: Op,
     pub(crate) name: Arc<str>,
     pub(crate) base: Option<String>,
@@ -182,8 +185,8 @@ impl History {
                 What::Ended { op, outcome } => {
                     self.of(op)?.ended.get_or_insert((at, outcome));
                 }
-                What::Kv { op, name, base, value, accepted } => {
-                    self.kvs.push(Kv { at, op, name: shared(name), base, value, accepted });
+                What::Kv { op, name, base, value, accepted, sent } => {
+                    self.kvs.push(Kv { at, sent, op, name: shared(name), base, value, accepted });
                 }
                 What::Chaos { .. } => self.chaos.push(at),
                 What::Uses { fds, threads, rss_kb, tasks } => {

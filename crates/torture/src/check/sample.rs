@@ -2,7 +2,7 @@
 
 use super::logs::{self, Remark};
 use super::{Finding, History, Property, Verdict, check};
-use crate::history::{Class, Ending, Event, Fault, Meta, Nanos, Op, Request, Served, Wanted, What};
+use crate::history::{Class, Ending, Event, Fault, Forgets, Meta, Nanos, Op, Request, Served, Wanted, What};
 use std::collections::HashMap;
 
 pub(super) const MS: Nanos = 1_000_000;
@@ -27,12 +27,13 @@ pub(crate) fn meta() -> Meta {
         commit: "abc".to_owned(),
         versions: vec!["sample 1.0".to_owned()],
         workers: 1,
+        setup: None,
         ttl_ms: 1_000,
         bound_ms: 500,
         max_hold_ms: 0,
         excuses: Vec::new(),
         fifo: false,
-        forgets: false,
+        forgets: Forgets::By(Vec::new()),
         began: 0,
         calm_until: 0,
         healed: 1_000_000 * MS,
@@ -159,9 +160,10 @@ impl Sample {
         self.serve(op, at, token, request);
     }
 
+    /// Sent a millisecond before its answer.
     pub(super) fn kv(&mut self, op: Op, at: u64, base: Option<&str>, value: &str, accepted: Option<bool>) {
         let (name, base, value) = ("a".to_owned(), base.map(str::to_owned), value.to_owned());
-        self.event(at, What::Kv { op, name, base, value, accepted });
+        self.event(at, What::Kv { op, name, base, value, accepted, sent: (at - 1) * MS });
     }
 
     pub(super) fn uses(&mut self, at: u64, fds: u32, threads: u32) {

@@ -21,7 +21,7 @@ pub(crate) struct Spell<'a> {
 /// All faults of a history.
 #[derive(Debug)]
 pub(crate) struct Spells<'a> {
-    history: &'a History,
+    pub(super) history: &'a History,
     /// By their beginning.
     pub(crate) all: Vec<Spell<'a>>,
     /// When workers were killed, or aborted by themselves.
@@ -131,30 +131,6 @@ impl<'a> Spells<'a> {
         };
         let touched = fault.target == name || fault.target == "all";
         touched && fault.at <= at && ops.iter().filter_map(|op| self.history.attempt(*op)).any(suffers)
-    }
-
-    /// The first fault of an excusing class up to that moment: what a store forgets once stays forgotten.
-    pub(crate) fn before(&self, at: Nanos) -> Option<&Spell<'a>> {
-        let excuses = |fault: &Fault| {
-            let of_all = fault.class != Class::Admin || fault.target == "all";
-            of_all && self.history.meta.excuses.contains(&fault.class)
-        };
-        self.all.iter().find(|spell| spell.fault.at <= at && excuses(spell.fault))
-    }
-}
-
-impl<'a> Spells<'a> {
-    /// Why a token may be lower than one that was given at `old`: a server's clock was wrong, and its data was lost after the
-    /// older token or while the clock was wrong. Then it knows neither the last token nor the time that it came from. A mode
-    /// says by its excuses that it counts on a clock.
-    pub(crate) fn fallen(&self, old: Nanos, at: Nanos) -> Option<&Spell<'a>> {
-        let counts = |class: &Class| self.history.meta.excuses.contains(class);
-        let mut before = self.all.iter().filter(|spell| spell.fault.at <= at);
-        let lost =
-            |spell: &&Spell<'a>| spell.fault.class == Class::WipeNode || spell.fault.detail.starts_with("FLUSHALL");
-        let wrong = before.find(|spell| spell.fault.class == Class::Clock && counts(&Class::Clock))?;
-        let since = old.min(wrong.fault.at);
-        self.all.iter().filter(|spell| spell.fault.at <= at && spell.until >= since).find(lost)
     }
 }
 

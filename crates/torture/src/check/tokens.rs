@@ -17,7 +17,7 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
         let mut lines = vec![slice::asked(other)];
         lines.extend(slice::granted(history, one));
         lines.extend(slice::granted(history, other));
-        let excuse = one.grant.as_ref().zip(other.grant.as_ref()).and_then(|(old, new)| spells.fallen(old.at, new.at));
+        let excuse = spells.fallen(one, other);
         lines.extend(excuse.map(|spell| slice::fault(history, spell)));
         let (slice, excused) = (slice::slice(history, lines), excuse.is_some());
         verdict.findings.push(Finding { property: Property::Tokens, sentence, slice, excused });
@@ -66,7 +66,6 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
 mod tests {
     use super::super::sample::{Sample, findings};
     use super::*;
-    use crate::history::Class;
 
     fn three() -> Sample {
         let mut s = Sample::new();
@@ -119,24 +118,5 @@ mod tests {
         s.held(1, "a", (0, 10, 20), 6);
         s.held(2, "a", (5, 30, 40), 5);
         assert_eq!(s.verdict().violations(Property::Tokens), 0);
-    }
-
-    #[test]
-    fn only_a_wrong_clock_and_lost_data_together_excuse_a_token_that_falls() {
-        let run = |faults: &[(Class, (u64, u64))]| {
-            let mut s = Sample::new();
-            s.meta.excuses = vec![Class::Clock, Class::WipeNode];
-            s.held(1, "a", (0, 10, 20), 6);
-            s.held(2, "a", (95, 100, 110), 5);
-            for (number, (class, time)) in (1..).zip(faults) {
-                s.fault(number, *class, "node 0", "", *time);
-            }
-            s.verdict().violations(Property::Tokens)
-        };
-        let (wiped, jumped) = (|time| (Class::WipeNode, time), |time| (Class::Clock, time));
-        assert_eq!(run(&[wiped((30, 40)), jumped((41, 90))]), 0, "forgotten, and then told a wrong time");
-        assert_eq!(run(&[jumped((2, 9)), wiped((30, 40))]), 0, "the older token is of a wrong time");
-        assert_eq!((run(&[wiped((30, 40))]), run(&[jumped((30, 40))])), (1, 1));
-        assert_eq!(run(&[wiped((1, 2)), jumped((30, 40))]), 1, "nothing was lost since the older token");
     }
 }

@@ -41,12 +41,13 @@ pub(crate) fn soaks(all: &[Soak], file: impl Fn(&Soak) -> String) -> String {
     for soak in all {
         let Soak { meta, counts, levels } = soak;
         let minutes = meta.ended.saturating_sub(meta.began) as f64 / 60e9;
-        let [held, granted, faults] = [counts.held, counts.granted, counts.faults_in_all()].map(thousands);
+        let figures = [counts.held, counts.granted, counts.injected(), counts.acts()];
+        let [held, granted, faults, acts] = figures.map(thousands);
         let (mode, seed, workers) = (&meta.mode, meta.seeds_said(), meta.workers);
         let _ = writeln!(
             page,
             "\n{mode}, seed {seed}: {minutes:.0} minutes, {workers} workers, {held} locks held in the median, {granted} \
-             acquisitions, {faults} faults.\n"
+             acquisitions, {faults} faults injected, {acts} acts of workers.\n"
         );
         let cell = |value: f64| thousands(value.round() as u64);
         let row = |(name, level): &(String, Option<Level>)| {
@@ -141,6 +142,7 @@ mod tests {
             page.contains("sample, seed 1: 0 minutes, 1 workers, 90 locks held in the median, 1,200 acq"),
             "{page}"
         );
+        assert!(page.contains("acquisitions, 0 faults injected, 0 acts of workers.\n"), "{page}");
         assert!(page.contains("| workers: memory, MiB | 40 | 40 | 76 |\n"), "{page}");
         assert!(page.ends_with("(soak-sample.svg)\n"), "{page}");
     }

@@ -61,8 +61,9 @@ pub(crate) struct Traits {
     pub(crate) excuses: Vec<Class>,
     /// Whether waiters are served in order.
     pub(crate) fifo: bool,
-    /// Whether a fault of `excuses` may take the store's own registers back to an earlier state.
-    pub(crate) forgets: bool,
+    /// Faults which may take the store's data, tokens and registers, back to an earlier state or away. Of an operator's
+    /// acts and of disks only those are meant whose words say so.
+    pub(crate) forgets: Vec<Class>,
 }
 
 /// Faults that need nothing of the store.
@@ -122,7 +123,26 @@ impl Mode {
             classes: [&OF_WORKERS, links, classes].concat(),
             excuses: [&[Admin], excuses].concat(),
             fifo: !matches!(self, Self::Redlock5 | Self::Consul3),
-            forgets: !excuses.is_empty(),
+            forgets: self.forgets(),
+        }
+    }
+
+    /// What takes data back. A clock takes none: a lost update after a step of the clock alone is a defect everywhere.
+    fn forgets(self) -> Vec<Class> {
+        use Class::{Admin, Disk, KillNode, Partition, PauseLeader, PauseNode, WipeNode};
+        match self {
+            // What was answered is on disk: only a wipe or a FLUSHALL takes it away.
+            Self::Redis1 => vec![WipeNode, Admin],
+            // Of a majority one node may be the only one that knows a token.
+            Self::Redlock5 => vec![WipeNode, Disk, Admin],
+            // The other server takes over without what it has not heard of.
+            Self::RedisPair | Self::PostgresPair => vec![KillNode],
+            // So does a replica whose primary the others do not hear of.
+            Self::RedisCluster => vec![KillNode, PauseNode, PauseLeader, Partition],
+            // One file, one server with a log, or a majority that has it: a restart forgets nothing. Nor does a
+            // pair that counts only what its replica has.
+            Self::Sqlite | Self::Postgres | Self::Mariadb | Self::RedisPairWait => Vec::new(),
+            Self::Etcd3 | Self::Zookeeper3 | Self::Consul3 => Vec::new(),
         }
     }
 

@@ -168,8 +168,8 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn new(options: &'static str) -> Self {
-        let quickly = ["--repl-diskless-sync-delay", "0"];
-        let servers = [RedisServer::with(&quickly), RedisServer::with(&quickly)];
+        let quickly = ["--repl-diskless-sync-delay", "0", "--requirepass", SECRET, "--masterauth", SECRET];
+        let servers = [(); 2].map(|()| RedisServer::with(&quickly).login(SECRET));
         let way = Link::new(servers[0].port()).expect("a loopback port");
         let pair = Self { servers, way, primary: 0, options };
         pair.follow();
@@ -193,7 +193,7 @@ impl Rig for Pair {
         vec![self.servers[self.primary].port()]
     }
     fn url(&self, ports: &[u16], _: usize) -> String {
-        format!("redis://127.0.0.1:{}{}", ports[0], self.options)
+        format!("redis://:{SECRET}@127.0.0.1:{}{}", ports[0], self.options)
     }
     fn pause(&mut self, _: usize) {
         self.servers[self.primary].pause();
@@ -220,7 +220,7 @@ impl Rig for Pair {
         self.servers.iter().map(RedisServer::pid).collect()
     }
     fn entries(&self) -> Vec<Command> {
-        self.ports().into_iter().map(|port| keys(port, "")).collect()
+        self.ports().into_iter().map(|port| keys(port, SECRET)).collect()
     }
     fn versions(&self) -> Vec<String> {
         versions()

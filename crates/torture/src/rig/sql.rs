@@ -1,7 +1,7 @@
 //! PostgreSQL and MariaDB.
 
 use super::mesh::cut_pair;
-use super::{Mistake, Rig, version_of, within_seconds};
+use super::{Mistake, Rig, SECRET, version_of, within_seconds};
 use crate::link::Link;
 use fastrand::Rng;
 use std::process::Command;
@@ -16,8 +16,9 @@ impl Postgres {
     }
 }
 
+/// The server trusts everyone on this machine; a client keeps the password all the same, and must not tell it.
 fn postgres_url(port: u16) -> String {
-    format!("postgres://postgres@127.0.0.1:{port}/postgres")
+    format!("postgres://postgres:{SECRET}@127.0.0.1:{port}/postgres")
 }
 
 /// All rows of tables whose names begin so.

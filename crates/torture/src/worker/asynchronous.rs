@@ -1,8 +1,9 @@
 //! Tasks of one keeper in a Tokio runtime.
 
+use super::draws::Draws;
 use super::section::{Plan, section};
 use super::{Kind, PAUSE, Worker, recipes};
-use crate::history::{Ending, Op, Wanted, What};
+use crate::history::{Ending, Op, Wanted, What, now};
 use crate::register::{Client, Shown};
 use fastrand::Rng;
 use lockkeeper::{Guard, Keeper, Result};
@@ -50,16 +51,17 @@ async fn connect(worker: &Worker) -> Result<Option<Keeper>> {
 }
 
 async fn turns(worker: &Worker, keeper: &Keeper, registers: &Client, task: u32) -> io::Result<()> {
-    let mut rng = worker.rng(task);
+    let mut draws = Draws::new(worker, task);
     let (shared, permits) = (keeper.info().shared, keeper.info().permits);
     while worker.goes_on() {
+        let rng = draws.now(worker);
         if worker.spec.kind == Kind::Recipe && rng.u32(..3) > 0 {
-            recipes::turn(worker, keeper, registers, &mut rng, task).await?;
+            recipes::turn(worker, keeper, registers, rng, task).await?;
             continue;
         }
-        let (name, wanted) = worker.pick(&mut rng, task, shared, permits);
-        turn(worker, keeper, registers, &mut rng, &name, wanted).await?;
-        if worker.says_what_it_uses(&mut rng, task) {
+        let (name, wanted) = worker.pick(rng, task, shared, permits);
+        turn(worker, keeper, registers, rng, &name, wanted).await?;
+        if worker.says_what_it_uses(rng, task) {
             worker.uses()?;
         }
     }
@@ -147,13 +149,13 @@ async fn kv(worker: &Worker, keeper: &Keeper, guard: &Guard, shown: &Shown, time
     let Ok(base) = register.enter(&pass).await else { return Ok(()) };
     let base = base.map(|base| String::from_utf8_lossy(&base).into_owned());
     tokio::time::sleep(time).await;
-    let value = shown.op.to_string();
+    let (value, sent) = (shown.op.to_string(), now());
     let accepted = match register.write(&pass, value.as_bytes(), None).await {
         Ok(()) => Some(true),
         Err(error) if error.kind() == lockkeeper::ErrorKind::Stale => Some(false),
         Err(_) => None,
     };
-    worker.log(What::Kv { op: shown.op, name: shown.name.clone(), base, value, accepted })
+    worker.log(What::Kv { op: shown.op, name: shown.name.clone(), base, value, accepted, sent })
 }
 
 /// When a caller gives a call up.

@@ -1,5 +1,6 @@
 //! Threads that use the blocking face.
 
+use super::draws::Draws;
 use super::section::{Plan, section};
 use super::{PAUSE, Sections, Worker};
 use crate::history::{Ending, Wanted, What};
@@ -42,12 +43,13 @@ fn connect(worker: &Worker) -> Result<Option<Keeper>> {
 }
 
 fn turns(worker: &Worker, keeper: &Keeper, registers: &Client, task: u32) -> io::Result<()> {
-    let mut rng = worker.rng(task);
+    let mut draws = Draws::new(worker, task);
     // For the time inside sections only: no call of the library runs in it.
     let clock = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     while worker.goes_on() {
-        let (name, wanted) = worker.pick(&mut rng, task, keeper.info().shared, keeper.info().permits);
-        let (op, ttl) = (worker.next_op(), worker.ttl(&mut rng));
+        let rng = draws.now(worker);
+        let (name, wanted) = worker.pick(rng, task, keeper.info().shared, keeper.info().permits);
+        let (op, ttl) = (worker.next_op(), worker.ttl(rng));
         worker.asked(op, &name, wanted, ttl)?;
         // Here a call goes on beside its caller: a short wait gives it up between two of its requests.
         let impatient = worker.spec.chaos && rng.u32(..worker.spec.drops) == 0;
@@ -68,7 +70,7 @@ fn turns(worker: &Worker, keeper: &Keeper, registers: &Client, task: u32) -> io:
         };
         let holder = guard.holder().to_hex();
         worker.granted_as(op, guard.lease(), holder.clone())?;
-        let plan = Plan::draw(&mut rng, &worker.spec, worker.spec.chaos);
+        let plan = Plan::draw(rng, &worker.spec, worker.spec.chaos);
         let token = guard.token().get();
         let shown = (wanted == Wanted::Exclusive).then_some(Shown { op, name, token, holder });
         clock.block_on(section(worker, registers, guard.lease(), op, shown.as_ref(), plan))?;
@@ -79,7 +81,7 @@ fn turns(worker: &Worker, keeper: &Keeper, registers: &Client, task: u32) -> io:
             Ending::Forget => std::mem::forget(guard),
             Ending::Abort => std::process::abort(),
         }
-        if worker.spec.sections == Sections::Soak && worker.says_what_it_uses(&mut rng, task) {
+        if worker.spec.sections == Sections::Soak && worker.says_what_it_uses(rng, task) {
             worker.uses()?;
         }
     }

@@ -3,11 +3,13 @@
 mod asynchronous;
 mod blocking;
 mod command;
+mod draws;
 mod recipes;
 mod section;
 mod subject;
 
 pub(crate) use command::{SectionArgs, section as section_of_a_command};
+pub(crate) use draws::part_mark;
 pub(crate) use subject::{Subject, rslock};
 
 use crate::history::{Event, Log, Nanos, Op, Wanted, What, now};
@@ -75,7 +77,8 @@ pub(crate) struct Spec {
     pub(crate) ttl: Duration,
     /// Sections draw their TTL among these multiples of it.
     pub(crate) ttls: Vec<u32>,
-    pub(crate) seed: u64,
+    /// What the parts of the run are drawn from, one after the other.
+    pub(crate) seeds: Vec<u64>,
     /// How many tasks or threads.
     pub(crate) tasks: u32,
     /// Whether it drops calls, forgets guards and ends suddenly.
@@ -146,10 +149,6 @@ impl Worker {
     /// Whether a task says now what the process uses: the first one, now and then; in a soak after each of its sections.
     fn says_what_it_uses(&self, rng: &mut Rng, task: u32) -> bool {
         task == 0 && (self.spec.sections == Sections::Soak || rng.u32(..200) == 0)
-    }
-
-    fn rng(&self, task: u32) -> Rng {
-        Rng::with_seed(self.spec.seed ^ (u64::from(self.spec.worker) << 40) ^ (u64::from(task) << 20))
     }
 
     /// A name and a way to ask for it that the store knows.

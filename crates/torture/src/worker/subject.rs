@@ -1,6 +1,7 @@
 //! Other lock clients under the same faults, on the same naked register. They have no token, so no fence protects them.
 
 use super::Worker;
+use super::draws::Draws;
 use super::section::{Plan, work_without_a_token};
 use crate::history::{Ending, Wanted, What, now};
 use crate::register::{Client, Shown};
@@ -76,12 +77,13 @@ impl Peer {
 
 /// Takes locks with a client that obeys orders.
 pub(super) fn work(worker: &Worker) -> Result<(), Box<dyn std::error::Error>> {
-    let mut rng = worker.rng(0);
+    let mut draws = Draws::new(worker, 0);
     let mut peer = Peer::start(&mut command(worker)?)?;
     let registers = Client::connect(&worker.spec.socket)?;
     let clock = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let (ttl, wait) = (worker.spec.ttl.as_millis(), worker.wait().as_millis());
     while worker.goes_on() {
+        let rng = draws.now(worker);
         let name = rng.choice(&worker.spec.names).cloned().unwrap_or_default();
         let op = worker.next_op();
         worker.asked(op, &name, Wanted::Exclusive, worker.spec.ttl)?;
@@ -95,7 +97,7 @@ pub(super) fn work(worker: &Worker) -> Result<(), Box<dyn std::error::Error>> {
         // What its caller may believe. When the last try began is not known, so the TTL counts from the answer.
         let valid_until = now() + u64::try_from(worker.spec.ttl.as_nanos())?;
         worker.log(What::Granted { op, token: 0, holder: String::new(), valid_until })?;
-        let plan = Plan::draw(&mut rng, &worker.spec, false);
+        let plan = Plan::draw(rng, &worker.spec, false);
         let shown = Shown { op, name, token: 0, holder: String::new() };
         clock.block_on(work_without_a_token(&registers, &shown, plan.pause))?;
         worker.log(What::Ending { op, how: Ending::Release })?;
