@@ -2,11 +2,12 @@
 //! client's clock is months away from the gateways'.
 
 use lockkeeper::conformance::Subject;
+use lockkeeper::register::{Entry, Written};
 use lockkeeper::store::{
     Attempt, Break, Claim, Cursor, Event, Grant, Page, Record, Release, Renewal, Sink, Stamp, StoreInfo,
 };
 use lockkeeper::stores::remote::RemoteStore;
-use lockkeeper::{LockName, Register, Result, Store, Token, conformance_suite};
+use lockkeeper::{LockName, Pass, Register, Result, Store, Token, conformance_suite};
 use lockkeeper_server::auth::Tokens;
 use lockkeeper_server::{Accept, Audit, Gateway, Settings};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -83,6 +84,10 @@ impl Either {
     fn way(&self) -> &RemoteStore {
         &self.ways[self.next.fetch_add(1, Ordering::Relaxed) % 2]
     }
+
+    fn register(&self) -> &dyn Register {
+        self.way().registers().expect("both gateways have them, or none")
+    }
 }
 
 fn there(claims: &[Claim]) -> Vec<Claim> {
@@ -158,6 +163,22 @@ impl Store for Either {
     }
 
     fn registers(&self) -> Option<&dyn Register> {
-        self.ways[0].registers()
+        self.ways.iter().all(|way| way.registers().is_some()).then_some(self)
+    }
+}
+
+/// What one gateway has written or fenced is so at the other one.
+#[async_trait::async_trait]
+impl Register for Either {
+    async fn enter(&self, key: &LockName, pass: &Pass) -> Result<Entry> {
+        self.register().enter(key, pass).await
+    }
+
+    async fn write(&self, key: &LockName, pass: &Pass, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
+        self.register().write(key, pass, value, ttl).await
+    }
+
+    async fn read(&self, key: &LockName) -> Result<Option<Vec<u8>>> {
+        self.register().read(key).await
     }
 }

@@ -10,6 +10,12 @@ use testkit::TempDir;
 /// A gateway with tokens: their secrets, in the order of the rules.
 pub(crate) async fn guarded(rules: &[(&str, &[&str])]) -> (Served, Vec<String>) {
     let dir = Arc::new(TempDir::new());
+    let (tokens, secrets) = tokens(&dir, rules);
+    (Served::with(dir, tokens).await, secrets)
+}
+
+/// A file of tokens, and their secrets.
+pub(crate) fn tokens(dir: &TempDir, rules: &[(&str, &[&str])]) -> (Tokens, Vec<String>) {
     let made: Vec<Made> = rules
         .iter()
         .map(|(id, allow)| {
@@ -20,8 +26,7 @@ pub(crate) async fn guarded(rules: &[(&str, &[&str])]) -> (Served, Vec<String>) 
     let text: String = made.iter().map(|made| made.toml.as_str()).collect();
     let path = dir.write("tokens.toml", &text);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("ours");
-    let tokens = Tokens::read(&path).expect("tokens");
-    (Served::with(dir, tokens).await, made.into_iter().map(|made| made.secret).collect())
+    (Tokens::read(&path).expect("tokens"), made.into_iter().map(|made| made.secret).collect())
 }
 
 #[tokio::test]

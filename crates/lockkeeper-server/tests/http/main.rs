@@ -5,11 +5,14 @@ mod door;
 mod fences;
 mod gathered;
 mod hostile;
+mod limits;
 mod locks;
 mod metrics;
 mod mistakes;
+mod odd;
 mod openapi;
 mod recipes;
+mod secrets;
 mod secure;
 mod waits;
 
@@ -166,8 +169,22 @@ pub(crate) async fn answer(stream: &mut TcpStream) -> (u16, String) {
     // A connection that is reset after its answer has still answered.
     let _ = stream.read_to_end(&mut bytes).await;
     let text = String::from_utf8(bytes).expect("UTF-8");
-    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-    (status, text)
+    (status(&text), text)
+}
+
+/// Reads the head of an answer: what comes after it may be a stream, which has no end.
+pub(crate) async fn head(stream: &mut TcpStream) -> (u16, String) {
+    let (mut text, mut bytes) = (String::new(), [0; 4096]);
+    while !text.contains("\r\n\r\n") {
+        let Ok(length @ 1..) = stream.read(&mut bytes).await else { break };
+        text += &String::from_utf8_lossy(&bytes[..length]);
+    }
+    (status(&text), text)
+}
+
+/// The status of an answer; 0 where there is none.
+fn status(text: &str) -> u16 {
+    text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
 }
 
 /// The JSON of an answer.
