@@ -2,7 +2,8 @@
 //! was free at each acquisition and its token was the highest so far.
 //!
 //! An attempt without a clear answer may or may not have been granted. If it was, an order with it is also one without
-//! it. So such attempts are not in the search, nor is a grant whose lease was over when its answer was read.
+//! it. So such attempts are not in the search, nor is a grant whose lease was over when its answer was read. A token that
+//! fell by a fault that excuses it counts for (b); here its holder still has to be alone.
 
 use super::calls::Hold;
 use super::read::{Attempt, History};
@@ -19,7 +20,13 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
         let breaks = spells.breaks(name);
         let granted: Vec<&Attempt> =
             attempts.into_iter().filter(|attempt| attempt.grant.is_some() && !attempt.was_over()).collect();
-        let holds: Vec<Hold> = granted.iter().filter_map(|attempt| hold(history, attempt, spells, &breaks)).collect();
+        let mut holds: Vec<Hold> =
+            granted.iter().filter_map(|attempt| hold(history, attempt, spells, &breaks)).collect();
+        for (hold, attempt) in holds.iter_mut().zip(&granted) {
+            if has_fallen(spells, attempt, &granted) {
+                hold.token = 0;
+            }
+        }
         let outcome = search(&holds);
         verdict.counts.not_searched += outcome.left_out as u64;
         verdict.counts.searched += (holds.len() - outcome.left_out) as u64;
@@ -28,7 +35,6 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
             let rivals: Vec<&Attempt> = stuck.rivals.iter().map(|rival| granted[*rival]).collect();
             let ops: Vec<Op> = rivals.iter().chain([&attempt]).map(|attempt| attempt.op).collect();
             let excuse = spells.excuse(holds[stuck.hold].granted, name, &ops);
-            let excuse = excuse.or_else(|| fallen(spells, attempt, if rivals.is_empty() { &granted } else { &rivals }));
             let mut lines = vec![slice::asked(attempt)];
             lines.extend(slice::granted(history, attempt));
             rivals.iter().for_each(|rival| lines.extend(slice::hold(history, rival)));
@@ -45,13 +51,13 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
     }
 }
 
-/// The fault by which a token fell between an attempt and one that it does not fit beside. Either may be older.
-fn fallen<'a>(spells: &'a Spells<'a>, attempt: &Attempt, others: &[&Attempt]) -> Option<&'a Spell<'a>> {
-    let token = |attempt: &Attempt| attempt.grant.as_ref().map_or(0, |grant| grant.token);
-    others.iter().filter(|other| other.op != attempt.op).find_map(|other| {
-        let (old, new) = if token(other) < token(attempt) { (attempt, *other) } else { (*other, attempt) };
-        spells.fallen(old, new)
-    })
+/// Whether a token is lower than an earlier one by a fault that excuses it.
+fn has_fallen(spells: &Spells<'_>, attempt: &Attempt, granted: &[&Attempt]) -> bool {
+    let Some(grant) = attempt.grant.as_ref() else { return false };
+    let higher = |other: &&&Attempt| other.grant.as_ref().is_some_and(|other| other.token > grant.token);
+    // They are in the order in which they were asked for.
+    let earlier = granted.iter().take_while(|other| other.asked < grant.at);
+    earlier.filter(higher).any(|other| spells.fallen(other, attempt).is_some())
 }
 
 /// A granted attempt as the search sees it. It may end when the worker stops counting on it, or when an operator breaks
@@ -125,21 +131,24 @@ mod tests {
         assert!(run(Class::Clock)[0].excused);
         assert!(!run(Class::Delay)[0].excused);
     }
+
     #[test]
     fn a_token_that_may_fall_needs_no_order_and_any_other_does() {
-        let run = |clock: &str| {
+        let run = |clock: &str, asked: u64| {
             let mut s = Sample::new();
             s.meta.excuses = vec![Class::Clock];
             s.meta.forgets = Forgets::By(vec![Class::WipeNode]);
             s.held(1, "a", (500, 600, 700), 6);
             // Long after the faults: no lease of their time is believed in any more.
             s.held(2, "a", (9_000, 9_100, 9_200), 5);
+            s.held(3, "a", (asked, asked + 20, asked + 200), 4);
             s.fault(1, Class::Clock, "node 0", clock, (100, 800));
             s.fault(2, Class::WipeNode, "node 0", "wiped", (1_000, 1_100));
-            of(&s.verdict(), Property::Linear).findings
+            of(&s.verdict(), Property::Linear).findings.iter().map(|finding| finding.excused).collect::<Vec<_>>()
         };
-        assert!(run("+9 s")[0].excused && run("+9 s").len() == 1);
-        assert!(!run("+8 s")[0].excused, "the clock has caught up");
-        assert!(!run("-9 s")[0].excused);
+        assert_eq!(run("+19 s", 9_201), [false; 0]);
+        assert_eq!(run("+19 s", 9_110), [false], "its holder is not alone");
+        assert_eq!(run("+8 s", 9_201), [false, false], "the clock has caught up");
+        assert_eq!(run("-9 s", 9_201), [false, false]);
     }
 }

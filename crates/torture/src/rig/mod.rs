@@ -101,8 +101,9 @@ impl Mode {
             // A server that finds a flipped bit in its log refuses to start.
             Self::Etcd3 => (&[PauseNode, PauseLeader, KillNode, Disk], &[]),
             Self::Consul3 => (&[PauseNode, PauseLeader, KillNode], &[]),
-            // A server with a torn log learns the rest from the leader before it serves; with a flipped bit, all of it.
-            Self::Zookeeper3 => (&[PauseNode, PauseLeader, KillNode, WipeNode, Disk], &[]),
+            // A server that has lost what it had logged votes all the same. With another one that is behind, it can elect
+            // that one, and what the third has is undone.
+            Self::Zookeeper3 => (&[PauseNode, PauseLeader, KillNode, WipeNode, Disk], &[WipeNode, Disk]),
         };
         // A worker of the Cluster follows the servers' own addresses, so nothing stands between them.
         let links: &[Class] = if matches!(self, Self::Sqlite | Self::RedisCluster) { &[] } else { &OF_LINKS };
@@ -135,6 +136,8 @@ impl Mode {
             Self::Redis1 => vec![WipeNode, Admin],
             // Of a majority one node may be the only one that knows a token.
             Self::Redlock5 => vec![WipeNode, Disk, Admin],
+            // A server that has lost its log may elect one that is behind: see `traits`.
+            Self::Zookeeper3 => vec![WipeNode, Disk],
             // The other server takes over without what it has not heard of.
             Self::RedisPair | Self::PostgresPair => vec![KillNode],
             // So does a replica whose primary the others do not hear of.
@@ -142,7 +145,7 @@ impl Mode {
             // One file, one server with a log, or a majority that has it: a restart forgets nothing. Nor does a
             // pair that counts only what its replica has.
             Self::Sqlite | Self::Postgres | Self::Mariadb | Self::RedisPairWait => Vec::new(),
-            Self::Etcd3 | Self::Zookeeper3 | Self::Consul3 => Vec::new(),
+            Self::Etcd3 | Self::Consul3 => Vec::new(),
         }
     }
 
