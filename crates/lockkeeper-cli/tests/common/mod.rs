@@ -156,3 +156,8 @@ pub(crate) fn one_sentence(ended: &Ended, code: i32, part: &str) {
     assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
     assert!(ended.stderr.starts_with("lockkeeper: ") && ended.stderr.contains(part), "{part:?} is not in {ended:?}");
 }
+
+/// On a busy machine a command may wait for so long that it says so; otherwise it says nothing.
+pub(crate) fn says_no_more_than_that_it_waits(ended: &Ended) -> bool {
+    ended.stderr.lines().all(|line| line.starts_with("lockkeeper: waiting "))
+}
