@@ -128,7 +128,7 @@ pub(super) fn trouble(snapshot: &Snapshot) -> Markup {
 
 /// A row for each holder; a lock that is only waited for has one too.
 fn rows(records: &[&Record], page: usize, snapshot: &Snapshot) -> Markup {
-    let shown = records.iter().skip(page * ON_A_PAGE).take(ON_A_PAGE);
+    let shown = records.iter().skip(page.saturating_mul(ON_A_PAGE)).take(ON_A_PAGE);
     html! {
         @for record in shown {
             @if record.holders.is_empty() { (row(record, None, snapshot.age())) }

@@ -221,7 +221,7 @@ async fn no_secret_is_told() {
     let guard = keeper.lock("kept").ttl(Duration::from_secs(2)).acquire().await.expect("free");
     let holds = format!("{keeper:?} {guard:?}");
     redis.kill();
-    tokio::time::timeout(SOON, guard.lost()).await.expect("nobody renews it");
+    tokio::time::timeout(SOON, guard.lost()).await.expect("no keeper renews it");
     heard.requests(&ci).await;
     heard.looks(&ops, &cookie).await;
     let unavailable = heard.said.iter().filter(|text| text.contains("\"unavailable\"")).count();
