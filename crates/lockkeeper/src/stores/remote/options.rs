@@ -36,6 +36,13 @@ impl Options {
             return Err(URL.bad("a gateway knows no users: a token is written https://:TOKEN@HOST"));
         };
         let (host, port) = URL.host(split.hosts, PORT)?;
+        // Not echoed: it may be what comes before a '/' in a token.
+        if host.contains(':') && !(split.hosts.starts_with('[') && is_ipv6(&host)) {
+            return Err(URL.bad(
+                "the host of a gateway's URL has a ':' that belongs to no port: an IPv6 address stands in brackets, and a \
+                 '/' in a token is written %2F",
+            ));
+        }
         if host.bytes().any(|b| b.is_ascii_whitespace() || b.is_ascii_control() || b",/?#@".contains(&b)) {
             let text =
                 format!("'{}' is not a host; several gateways have one name, or a balancer", escape(host.as_bytes()));
@@ -112,6 +119,11 @@ fn bearer(token: String) -> Result<HeaderValue> {
     Ok(header)
 }
 
+/// An address, with its zone if it has one.
+fn is_ipv6(host: &str) -> bool {
+    host.split('%').next().is_some_and(|address| address.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +150,22 @@ mod tests {
     fn parse(url: &str) -> Result<Options> {
         let url = crate::url::parse(url)?;
         Options::parse(&url.scheme, &url.raw_place, &url.options)
+    }
+
+    #[test]
+    fn a_token_with_a_mark_that_was_not_escaped_is_not_told() {
+        for url in
+            ["https://:geheim]:7421/x@h", "https://:geheim,b:1/x@h", "https://[:geheim]/x@h", "https://a:geheim:1/x@h"]
+        {
+            let error = parse(url).unwrap_err();
+            assert!(
+                !format!("{error} {error:?}").contains("geheim") && error.message().contains("%2F"),
+                "{url}: {error}"
+            );
+        }
+        for url in ["https://[::1]:7421/a", "http://[::1]"] {
+            assert_eq!(parse(url).unwrap().peer.host, "::1");
+        }
     }
 
     #[test]
