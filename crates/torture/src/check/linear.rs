@@ -22,8 +22,9 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
             attempts.into_iter().filter(|attempt| attempt.grant.is_some() && !attempt.was_over()).collect();
         let mut holds: Vec<Hold> =
             granted.iter().filter_map(|attempt| hold(history, attempt, spells, &breaks)).collect();
+        let highest = highest(&granted);
         for (hold, attempt) in holds.iter_mut().zip(&granted) {
-            if has_fallen(spells, attempt, &granted) {
+            if has_fallen(spells, attempt, &granted, &highest) {
                 hold.token = 0;
             }
         }
@@ -51,13 +52,27 @@ pub(super) fn check(history: &History, spells: &Spells<'_>, verdict: &mut Verdic
     }
 }
 
-/// Whether a token is lower than an earlier one by a fault that excuses it.
-fn has_fallen(spells: &Spells<'_>, attempt: &Attempt, granted: &[&Attempt]) -> bool {
+/// The highest token of each attempt and all before it.
+fn highest(granted: &[&Attempt]) -> Vec<u64> {
+    let tokens = granted.iter().map(|attempt| attempt.grant.as_ref().map_or(0, |grant| grant.token));
+    let rising = |top: &mut u64, token: u64| {
+        *top = token.max(*top);
+        Some(*top)
+    };
+    tokens.scan(0, rising).collect()
+}
+
+/// Whether a token is lower than an earlier one by a fault that excuses it. `highest` is [`highest`] of all.
+fn has_fallen(spells: &Spells<'_>, attempt: &Attempt, granted: &[&Attempt], highest: &[u64]) -> bool {
     let Some(grant) = attempt.grant.as_ref() else { return false };
-    let higher = |other: &&&Attempt| other.grant.as_ref().is_some_and(|other| other.token > grant.token);
     // They are in the order in which they were asked for.
-    let earlier = granted.iter().take_while(|other| other.asked < grant.at);
-    earlier.filter(higher).any(|other| spells.fallen(other, attempt).is_some())
+    let earlier = granted.partition_point(|other| other.asked < grant.at);
+    // Nearly all tokens are the highest so far.
+    if earlier == 0 || highest[earlier - 1] <= grant.token {
+        return false;
+    }
+    let higher = |other: &&&Attempt| other.grant.as_ref().is_some_and(|other| other.token > grant.token);
+    granted[..earlier].iter().filter(higher).any(|other| spells.fallen(other, attempt).is_some())
 }
 
 /// A granted attempt as the search sees it. It may end when the worker stops counting on it, or when an operator breaks
