@@ -46,6 +46,11 @@ impl ProcessClock {
         use_clock(&self.0, command);
     }
 
+    /// Sets the wall clock off by so many seconds from the real one.
+    pub fn step(&self, seconds: i64) {
+        step_clock(&self.0, seconds);
+    }
+
     /// Sets the monotonic clock back by all the time that the machine was suspended: it does not count that.
     pub fn suspended(&self, in_all: Duration) {
         let micros = -i64::try_from(in_all.as_micros()).expect("less than an age");

@@ -112,6 +112,10 @@ pub(crate) enum What {
         #[serde(default)]
         sent: Nanos,
     },
+    /// `once`: before the work under this key begins, by this caller.
+    OnceRuns { op: Op, key: String, token: u64 },
+    /// `once`: after the answer: the work under this key is done, and `result` is the caller whose run it was.
+    OnceGave { op: Op, key: String, result: Op },
     /// The worker itself does something unusual, such as dropping a call after some polls: it counts as a fault.
     Chaos { kind: String },
     /// What the process uses now. `tasks` are those of its runtime, if it has one.

@@ -199,7 +199,7 @@ fn leftovers(stage: &mut Stage, patience: Duration) -> io::Result<(Vec<String>, 
 }
 
 /// A program that is built beside this one.
-fn program(name: &str) -> Result<PathBuf, String> {
+pub(crate) fn program(name: &str) -> Result<PathBuf, String> {
     let here = std::env::current_exe().map_err(|error| error.to_string())?;
     let beside = here.with_file_name(name);
     // As a test, this program is one folder deeper.

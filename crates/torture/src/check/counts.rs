@@ -23,6 +23,11 @@ pub(crate) struct Counts {
     pub(crate) kv_accepted: u64,
     pub(crate) kv_refused: u64,
     pub(crate) kv_unknown: u64,
+    /// Runs of work under a key of `once`, and answers with a result.
+    #[serde(default)]
+    pub(crate) once_runs: u64,
+    #[serde(default)]
+    pub(crate) once_results: u64,
     /// Believed holds that began inside another believed hold, excused or not.
     pub(crate) overlaps: u64,
     pub(crate) overlaps_excused: u64,
@@ -105,6 +110,8 @@ impl Counts {
         self.kv_accepted += other.kv_accepted;
         self.kv_refused += other.kv_refused;
         self.kv_unknown += other.kv_unknown;
+        self.once_runs += other.once_runs;
+        self.once_results += other.once_results;
         self.overlaps += other.overlaps;
         self.overlaps_excused += other.overlaps_excused;
         self.overlap_max_us = self.overlap_max_us.max(other.overlap_max_us);

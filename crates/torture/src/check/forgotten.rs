@@ -65,6 +65,11 @@ impl<'a> Spells<'a> {
         self.losses().rfind(explains).map(|(spell, _)| spell)
     }
 
+    /// A fault that can have taken what was written between two moments.
+    pub(super) fn lost_between(&self, from: Nanos, to: Nanos) -> Option<&Spell<'a>> {
+        self.losses().rfind(|(spell, lost)| *lost >= from && spell.fault.at <= to).map(|(spell, _)| spell)
+    }
+
     /// The fault by which a token may be lower than one that was given earlier. A server gives the number after the last
     /// one, or the time of its clock in µs if that is higher. So a token falls only if the last number was lost after the
     /// old token was drawn, and the clock at the new one is behind it. The latter is so until the right time has caught

@@ -3,6 +3,7 @@
 //! | | property | file |
 //! |---|---|---|
 //! | a | the fence lets no older holder in, on the register server and in the store's own register | `fence`, `chain` |
+//! | | the same of `once`, which keeps results in registers: a key has one result | `once` |
 //! | b | tokens are unique, and rise with time | `tokens` |
 //! | c | no two believe to hold what only one may hold | `exclusion` |
 //! | d | waiters get in, without a fault and once faults are healed | `progress`, `stalls`, `handover` |
@@ -26,6 +27,7 @@ mod leaks;
 mod linear;
 mod logs;
 mod losses;
+mod once;
 mod print;
 mod progress;
 mod read;
@@ -151,6 +153,7 @@ pub(crate) fn check(history: &History) -> Verdict {
     let mut verdict = Verdict { findings: Vec::new(), counts: Counts::of(history) };
     fence::check(history, &mut verdict);
     chain::check(history, &spells, &mut verdict);
+    once::check(history, &spells, &mut verdict);
     tokens::check(history, &spells, &mut verdict);
     exclusion::check(history, &spells, &mut verdict);
     progress::check(history, &spells, &mut verdict);

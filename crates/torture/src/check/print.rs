@@ -40,8 +40,13 @@ fn judged(verdict: &Verdict, property: Property) -> String {
     let counts = &verdict.counts;
     match property {
         Property::Fence => format!(
-            " in {} accepted and {} refused writes; lost updates: {} fenced, {} naked",
-            counts.writes_accepted, counts.writes_refused, counts.lost_fenced, counts.lost_naked
+            " in {} accepted and {} refused writes; lost updates: {} fenced, {} naked; {} results of {} runs of `once`",
+            counts.writes_accepted,
+            counts.writes_refused,
+            counts.lost_fenced,
+            counts.lost_naked,
+            counts.once_results,
+            counts.once_runs
         ),
         Property::Progress => {
             let part = |part| counts.handover.quantile(part).unwrap_or_default();

@@ -20,6 +20,7 @@ pub(crate) struct History {
     longest: Nanos,
     pub(crate) workers: BTreeMap<u32, Worker>,
     pub(crate) kvs: Vec<Kv>,
+    pub(crate) onces: Vec<Once>,
     /// In the register server's order.
     pub(crate) served: Vec<Served>,
     pub(crate) faults: Vec<Fault>,
@@ -97,6 +98,23 @@ pub(crate) struct Kv {
     pub(crate) accepted: Option<bool>,
 }
 
+/// What a caller of `once` wrote down.
+#[derive(Clone, Debug)]
+pub(crate) struct Once {
+    pub(crate) at: Nanos,
+    pub(crate) op: Op,
+    pub(crate) key: Arc<str>,
+    pub(crate) did: Did,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Did {
+    /// Before its work began, with this token.
+    Runs(u64),
+    /// After the answer: the result is of this caller's run.
+    Gave(Op),
+}
+
 /// What a worker process said of itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Worker {
@@ -149,6 +167,7 @@ impl History {
             longest: 0,
             workers: BTreeMap::new(),
             kvs: Vec::new(),
+            onces: Vec::new(),
             served: Vec::new(),
             faults: Vec::new(),
             samples: Vec::new(),
@@ -187,6 +206,12 @@ impl History {
                 }
                 What::Kv { op, name, base, value, accepted, sent } => {
                     self.kvs.push(Kv { at, sent, op, name: shared(name), base, value, accepted });
+                }
+                What::OnceRuns { op, key, token } => {
+                    self.onces.push(Once { at, op, key: shared(key), did: Did::Runs(token) });
+                }
+                What::OnceGave { op, key, result } => {
+                    self.onces.push(Once { at, op, key: shared(key), did: Did::Gave(result) });
                 }
                 What::Chaos { .. } => self.chaos.push(at),
                 What::Uses { fds, threads, rss_kb, tasks } => {
@@ -232,6 +257,7 @@ impl History {
     pub(super) fn arrange(&mut self) {
         self.attempts.sort_by_key(|attempt| (attempt.asked, attempt.op));
         self.kvs.sort_by_key(|kv| kv.at);
+        self.onces.sort_by_key(|once| once.at);
         self.faults.sort_by_key(|fault| fault.at);
         self.by_op = self.attempts.iter().enumerate().map(|(place, attempt)| (attempt.op, place)).collect();
         let mut names: BTreeMap<Arc<str>, Vec<usize>> = BTreeMap::new();

@@ -166,6 +166,14 @@ impl Sample {
         self.event(at, What::Kv { op, name, base, value, accepted, sent: (at - 1) * MS });
     }
 
+    pub(super) fn once_runs(&mut self, op: Op, at: u64, token: u64) {
+        self.event(at, What::OnceRuns { op, key: "k".to_owned(), token });
+    }
+
+    pub(super) fn once_gave(&mut self, op: Op, at: u64, result: Op) {
+        self.event(at, What::OnceGave { op, key: "k".to_owned(), result });
+    }
+
     pub(super) fn uses(&mut self, at: u64, fds: u32, threads: u32) {
         self.event(at, What::Uses { fds, threads, rss_kb: 1_000, tasks: None });
     }

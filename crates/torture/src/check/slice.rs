@@ -1,6 +1,6 @@
 //! Events as short lines for people: the time since the run began, which worker and operation, what happened.
 
-use super::read::{Attempt, History, Kv};
+use super::read::{Attempt, Did, History, Kv, Once};
 use super::spells::Spell;
 use crate::history::{Ending, Nanos, Op, Request, Served, Wanted, worker_of};
 
@@ -116,6 +116,14 @@ pub(super) fn kv(write: &Kv) -> Line {
         None => "no answer",
     };
     line(write.at, write.op, format!("writes '{}' over '{base}' in '{}': {said}", write.value, write.name))
+}
+
+pub(super) fn once(once: &Once) -> Line {
+    let text = match once.did {
+        Did::Runs(token) => format!("runs the work of '{}', token {token}", once.key),
+        Did::Gave(result) => format!("has the result of '{}': that of {}", once.key, who(result)),
+    };
+    line(once.at, once.op, text)
 }
 
 pub(super) fn fault(history: &History, spell: &Spell<'_>) -> Line {

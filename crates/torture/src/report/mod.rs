@@ -97,14 +97,17 @@ fn what_was_run(page: &mut String, modes: &[Of<'_>]) {
     let more = ["faults injected", "acts of workers", "fenced writes", "refused"];
     table(page, &[&head[..], &more[..]].concat(), modes.iter().map(row));
     page.push_str(
-        "\nWrites to the library's own register, a fence inside the store. Where all are 0 the store has none.\n\n",
+        "\nWrites to the library's own register, a fence inside the store. `once` keeps its results there. Where all are 0 \
+         the store has none.\n\n",
     );
     let row = |of: &Of<'_>| {
         let counts = &of.counts;
-        let figures = [counts.kv_accepted, counts.kv_refused, counts.kv_unknown].map(thousands);
+        let once = [counts.once_runs, counts.once_results];
+        let figures = [counts.kv_accepted, counts.kv_refused, counts.kv_unknown].into_iter().chain(once).map(thousands);
         [of.mode.to_owned()].into_iter().chain(figures).collect()
     };
-    table(page, &["mode", "accepted", "refused", "without an answer"], modes.iter().map(row));
+    let head = ["mode", "accepted", "refused", "without an answer", "runs of `once`", "results of `once`"];
+    table(page, &head, modes.iter().map(row));
 }
 
 /// What the same faults do to clients without tokens: what they protect is the naked register.
@@ -261,7 +264,7 @@ mod tests {
             "{page}"
         );
         assert!(page.contains("| redis1 | 2 | 3.0 | 2,400 | 2,000 | 300 | 100 | 6 | 40 | 0 | 0 |\n"), "{page}");
-        assert!(page.contains("| redis1 | 140 | 12 | 2 |\n"), "{page}");
+        assert!(page.contains("| redis1 | 140 | 12 | 2 | 0 | 0 |\n"), "{page}");
         assert!(page.contains("| redis1 | 0 | 0 | 1 (3 excused) | 0 | 0 | 0 | 0 | 0 | 4 | 12 ms |"), "{page}");
         assert!(page.contains("| redis1 | 4 | 501 µs | 2.5 s | 2.5 s | 0 |\n"), "{page}");
         assert!(page.contains("| kill-node | 6 | 3 |\n") && page.contains("| disk | – | – |\n"), "{page}");

@@ -1,6 +1,7 @@
 //! The stores under test: real servers, and what can be done to them.
 
 mod damage;
+mod gateways;
 mod mesh;
 mod quorum;
 mod redis;
@@ -47,6 +48,8 @@ pub(crate) enum Mode {
     Zookeeper3,
     /// Three servers; each worker talks to one.
     Consul3,
+    /// Two gateways of one PostgreSQL server; each worker talks to one of them.
+    Gateways2,
 }
 
 /// What a mode promises, and what can be done to it.
@@ -98,6 +101,8 @@ impl Mode {
             Self::Redlock5 => (&[PauseNode, KillNode, WipeNode, Clock, Disk], &[WipeNode, Clock, Disk]),
             Self::Postgres | Self::Mariadb => (&[PauseNode, KillNode, Clock], &[Clock]),
             Self::PostgresPair => (&[PauseNode, KillNode], &[KillNode]),
+            // The nodes are the gateways: they keep nothing, and their clocks are compared with no other.
+            Self::Gateways2 => (&[PauseNode, KillNode, Clock], &[]),
             // A server that finds a flipped bit in its log refuses to start.
             Self::Etcd3 => (&[PauseNode, PauseLeader, KillNode, Disk], &[]),
             Self::Consul3 => (&[PauseNode, PauseLeader, KillNode], &[]),
@@ -115,7 +120,7 @@ impl Mode {
             // The server believes in a dead session for up to twice its TTL, and delays the lock after it.
             Self::Consul3 => (seconds(10), seconds(40)),
             // Not shorter: a busy machine may leave a process alone for a second, and that would be a loss without a fault.
-            Self::Redlock5 | Self::RedisCluster => (seconds(2), seconds(2)),
+            Self::Redlock5 | Self::RedisCluster | Self::Gateways2 => (seconds(2), seconds(2)),
             _ => (seconds(2), seconds(1)),
         };
         Traits {
@@ -145,7 +150,7 @@ impl Mode {
             // One file, one server with a log, or a majority that has it: a restart forgets nothing. Nor does a
             // pair that counts only what its replica has.
             Self::Sqlite | Self::Postgres | Self::Mariadb | Self::RedisPairWait => Vec::new(),
-            Self::Etcd3 | Self::Consul3 => Vec::new(),
+            Self::Etcd3 | Self::Consul3 | Self::Gateways2 => Vec::new(),
         }
     }
 
@@ -164,6 +169,7 @@ impl Mode {
             Self::Etcd3 => Box::new(quorum::Etcd::new()),
             Self::Zookeeper3 => Box::new(quorum::ZooKeeper::new()),
             Self::Consul3 => Box::new(quorum::Consul::new()),
+            Self::Gateways2 => Box::new(gateways::Gateways::new()),
         }
     }
 }

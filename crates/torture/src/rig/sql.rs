@@ -17,7 +17,7 @@ impl Postgres {
 }
 
 /// The server trusts everyone on this machine; a client keeps the password all the same, and must not tell it.
-fn postgres_url(port: u16) -> String {
+pub(super) fn postgres_url(port: u16) -> String {
     format!("postgres://postgres:{SECRET}@127.0.0.1:{port}/postgres")
 }
 
@@ -27,13 +27,13 @@ fn rows(tables: &str) -> String {
     format!("SELECT {}", ["lock", "claim", "register"].map(count).join(" + "))
 }
 
-fn postgres_rows(port: u16) -> Vec<Command> {
+pub(super) fn postgres_rows(port: u16) -> Vec<Command> {
     let mut command = within_seconds("psql");
     command.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", "postgres", "-qXAt", "-c", &rows("lockkeeper.")]);
     vec![command]
 }
 
-fn postgres_version(server: &PostgresServer) -> Vec<String> {
+pub(super) fn postgres_version(server: &PostgresServer) -> Vec<String> {
     server.try_sql("SELECT version()").into_iter().collect()
 }
 

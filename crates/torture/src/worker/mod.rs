@@ -110,6 +110,8 @@ pub(crate) fn work(spec: Spec) -> Result<(), Box<dyn std::error::Error>> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // Servers go first where the processors are few: a server that starts again would get nowhere beside 200 workers.
     rustix::process::nice(5)?;
+    // What the library says to operators goes where the checkers look for secrets.
+    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).init();
     let log = Log::open(&spec.history, &format!("worker-{}.jsonl", spec.worker))?;
     let worker = std::sync::Arc::new(Worker { spec, log, next: AtomicU32::new(0) });
     let kind = worker.spec.kind;

@@ -1,4 +1,4 @@
-//! What people build with locks: several at once, and leadership.
+//! What people build with locks: several at once, leadership, work that is done once.
 
 use super::section::{Plan, section};
 use super::{Sections, Worker, believed};
@@ -18,14 +18,19 @@ pub(super) async fn turn(
     rng: &mut Rng,
     task: u32,
 ) -> io::Result<()> {
-    if rng.bool() {
-        let names = two(worker, rng, task);
-        all(worker, keeper, registers, rng, &names).await
-    } else {
-        // In a soak there is room for many leaders.
-        let soak = worker.spec.sections == Sections::Soak;
-        let name = format!("leader-{}", if soak { worker.own(task) / 2 } else { 0 });
-        lead(worker, keeper, registers, rng, &name).await
+    let soak = worker.spec.sections == Sections::Soak;
+    match rng.u32(..3) {
+        0 => {
+            let names = two(worker, rng, task);
+            all(worker, keeper, registers, rng, &names).await
+        }
+        // Results are kept for a day, so in a soak the store would grow.
+        1 if !soak => once(worker, keeper, rng).await,
+        _ => {
+            // In a soak there is room for many leaders.
+            let name = format!("leader-{}", if soak { worker.own(task) / 2 } else { 0 });
+            lead(worker, keeper, registers, rng, &name).await
+        }
     }
 }
 
@@ -133,4 +138,27 @@ async fn lead(worker: &Worker, keeper: &Keeper, registers: &Client, rng: &mut Rn
     worker.log_at(now(), What::Ending { op, how: Ending::Release })?;
     let answer = leadership.resign().await;
     worker.ended(op, &answer)
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Work that is done once. All who ask within two TTLs ask for the same key; some runs fail, and others take over.
+async fn once(worker: &Worker, keeper: &Keeper, rng: &mut Rng) -> io::Result<()> {
+    let op = worker.next_op();
+    let key = format!("effect-{}", u128::from(now()) / (worker.spec.ttl * 2).as_nanos());
+    let (plan, fails) = (Plan::draw(rng, &worker.spec, false), rng.u32(..8) == 0);
+    let once = keeper.once(&key).ttl(worker.spec.ttl).wait(worker.wait()).max_hold(worker.max_hold());
+    let answer = once.run(async |running| -> Result<Op, Failure> {
+        worker.log(What::OnceRuns { op, key: key.clone(), token: running.token().get() })?;
+        tokio::time::sleep(plan.pause).await;
+        if fails { Err("a failure, as drawn".into()) } else { Ok(op) }
+    });
+    match answer.await {
+        Ok(result) => worker.log(What::OnceGave { op, key, result }),
+        // Of another run that has failed or still goes on; or the store has no registers, or does not answer.
+        Err(_) => {
+            tokio::time::sleep(worker.pause()).await;
+            Ok(())
+        }
+    }
 }
