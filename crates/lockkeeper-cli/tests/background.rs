@@ -82,6 +82,23 @@ fn signals_reach_what_is_left() {
 }
 
 #[test]
+fn a_signal_that_comes_before_the_commands_end_is_reported_reaches_what_is_left() {
+    let place = Place::new();
+    let left = "(sh -c 'echo $$ > rest; while :; do sleep 0.01; done') &";
+    let run = start(&place, &[], &format!("echo $PPID > shim; {left} while [ ! -e end ]; do sleep 0.01; done; exit 4"));
+    let (shim, rest) = (pid(&place, "shim"), pid(&place, "rest"));
+    // It cannot report while it is stopped.
+    testkit::signal(shim, Signal::STOP);
+    eventually(SOON, "the shim stands still", || testkit::is_stopped(shim));
+    place.dir.write("end", "");
+    until_only_the_rest_is_left(&place);
+    run.signal(Signal::INT);
+    eventually(SOON, "what is left ends", || !is_alive(rest));
+    testkit::signal(shim, Signal::CONT);
+    assert_eq!(run.wait().code, Some(4), "the command's own code");
+}
+
+#[test]
 fn a_lost_lock_ends_what_is_left() {
     let place = Place::new();
     let run = start(&place, &["--ttl", "2s"], &format!("echo $LOCKKEEPER_TOKEN > token; {REST}"));

@@ -3,7 +3,7 @@
 //! `/proc` may use other process ids than we do: in a new PID namespace it still shows the outer one until it is
 //! mounted anew. Ancestry is read in the numbers of `/proc`; a signal is sent to the number that is valid here.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -93,6 +93,14 @@ fn parse(pid: u32, stat: &str) -> Option<Process> {
 pub(super) fn all() -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter_map(look).collect()
+}
+
+/// Whether a process has ended, reaped or not. One that is hidden from us counts as alive.
+pub(super) fn has_ended(pid: Pid) -> bool {
+    match all().into_iter().find(|process| process.here() == Some(pid)) {
+        Some(process) => process.is_dead(),
+        None => test_kill_process(pid) == Err(rustix::io::Errno::SRCH),
+    }
 }
 
 /// How `/proc` counts.

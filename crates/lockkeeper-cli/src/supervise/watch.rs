@@ -2,6 +2,7 @@
 
 use super::Task;
 use super::child::{Child, End};
+use super::processes;
 use super::progress::Progress;
 use super::shim::Report;
 use super::signals::{Happened, Signals};
@@ -85,10 +86,12 @@ impl Supervisor<'_> {
                 continue;
             }
             match event {
-                Event::Happened(Happened::Signal(signal)) if ended.is_none() => self.child.signal(signal),
-                Event::Happened(Happened::Signal(signal)) => self.pass_on_to_the_rest(signal),
-                Event::Happened(Happened::Continued) if ended.is_none() => self.child.signal(Signal::CONT),
-                Event::Happened(Happened::Continued) => self.tree.signal(Signal::CONT),
+                // The command may have ended before the shim has said so. Its group alone would be too few then: what a shell
+                // starts with `&` ignores Ctrl-C.
+                Event::Happened(Happened::Signal(signal)) if self.is_over(ended) => self.pass_on_to_the_rest(signal),
+                Event::Happened(Happened::Signal(signal)) => self.child.signal(signal),
+                Event::Happened(Happened::Continued) if self.is_over(ended) => self.tree.signal(Signal::CONT),
+                Event::Happened(Happened::Continued) => self.child.signal(Signal::CONT),
                 // The shim reports on the command; our own children are only orphans of a killed shim.
                 Event::Happened(Happened::Child) => {
                     tree::reap_all();
@@ -172,6 +175,11 @@ impl Supervisor<'_> {
             }
             pause = (pause * 2).min(tree::SELDOM);
         }
+    }
+
+    /// Whether the command itself has ended.
+    fn is_over(&self, ended: Option<End>) -> bool {
+        ended.is_some() || processes::has_ended(self.child.pid)
     }
 
     /// Sends a signal to the processes that the command left running. Those that ignore it get TERM: a shell makes all
