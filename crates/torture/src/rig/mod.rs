@@ -128,7 +128,8 @@ impl Mode {
             bound,
             classes: [&OF_WORKERS, links, classes].concat(),
             excuses: [&[Admin], excuses].concat(),
-            fifo: !matches!(self, Self::Redlock5 | Self::Consul3),
+            // Through gateways a claim may wait for others' to be sent together: the order is that of arrival.
+            fifo: !matches!(self, Self::Redlock5 | Self::Consul3 | Self::Gateways2),
             forgets: self.forgets(),
         }
     }
