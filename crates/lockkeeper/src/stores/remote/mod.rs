@@ -118,7 +118,7 @@ impl RemoteStore {
         let store = said.store_info(SCHEME);
         let info = StoreInfo {
             servers: server,
-            runtime: Runtime::Keeper,
+            runtime: Runtime::Tokio,
             ttl_floor: store.ttl_floor.max(TTL_FLOOR),
             hand_over_slack: store.hand_over_slack + SLACK,
             ..store

@@ -1,8 +1,12 @@
 //! Requests to a server of HTTP: connections of HTTP/1.1 that are kept, a few for each Tokio runtime.
 //!
-//! A connection is driven by a task of the runtime that opened it and ends with that. A request whose future is dropped
-//! takes its connection with it, so no answer is ever taken for another's.
+//! A connection has no task: the request that uses it drives it, which saves a hop there and a hop back. One that is kept is
+//! looked at before it is used again. A request whose future is dropped takes its connection with it, so no answer is ever
+//! taken for another's.
 
+mod connection;
+
+use self::connection::Connection;
 use super::timers::Timers;
 use super::timing::CONNECT_LIMIT;
 use super::tls::Tls;
@@ -11,10 +15,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::name::escape;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Mutex;
@@ -93,25 +95,6 @@ impl Peer {
     }
 }
 
-/// A connection, and how it ends: what broke it is known there, and not always by the request that was cut off.
-#[derive(Debug)]
-struct Connection {
-    sender: SendRequest<Full<Bytes>>,
-    ended: JoinHandle<hyper::Result<()>>,
-}
-
-impl Connection {
-    /// The error of a request that the connection did not survive.
-    async fn broken(self, peer: &Peer, error: hyper::Error) -> Error {
-        let Self { sender, ended } = self;
-        drop(sender);
-        match ended.await {
-            Ok(Err(cause)) => peer.broke(cause),
-            _ => peer.broke(error),
-        }
-    }
-}
-
 /// The way to one server.
 #[derive(Debug)]
 pub(in crate::stores) struct Http {
@@ -120,9 +103,29 @@ pub(in crate::stores) struct Http {
     address: String,
     /// What every request has. A copy is much cheaper than making it anew.
     headers: HeaderMap,
-    idle: Mutex<HashMap<Id, Vec<Connection>>>,
+    idle: Mutex<HashMap<Id, Idle>>,
     slots: Semaphore,
     timers: Timers,
+}
+
+/// The connections of one runtime that are kept.
+#[derive(Debug)]
+struct Idle {
+    connections: Vec<Connection>,
+    /// A task that does nothing and ends with the runtime, whose connections are useless then.
+    runtime: JoinHandle<()>,
+}
+
+impl Idle {
+    fn new() -> Self {
+        Self { connections: Vec::new(), runtime: tokio::spawn(std::future::pending()) }
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        self.runtime.abort();
+    }
 }
 
 /// What the server answered.
@@ -140,8 +143,7 @@ pub(in crate::stores) struct Answer {
 pub(in crate::stores) struct Stream {
     pub(in crate::stores) status: StatusCode,
     body: Incoming,
-    /// It must live as long as the answer.
-    _connection: Connection,
+    connection: Connection,
 }
 
 #[cfg(feature = "remote")]
@@ -149,7 +151,7 @@ impl Stream {
     /// The next piece; `None` at the end, however it came about.
     pub(in crate::stores) async fn next(&mut self) -> Option<Bytes> {
         loop {
-            let frame = self.body.frame().await?.ok()?;
+            let frame = self.connection.drive(self.body.frame()).await?.ok()?;
             if let Ok(data) = frame.into_data() {
                 return Some(data);
             }
@@ -191,7 +193,7 @@ impl Http {
         let (connection, response) =
             tokio::time::timeout(limit, begin).await.unwrap_or_else(|_| Err(self.peer.late()))?;
         let (head, body) = response.into_parts();
-        Ok(Stream { status: head.status, body, _connection: connection })
+        Ok(Stream { status: head.status, body, connection })
     }
 
     async fn exchange(&self, method: Method, uri: &str, body: Bytes) -> Result<Answer> {
@@ -220,8 +222,8 @@ impl Http {
     }
 
     async fn round_trip(&self, request: Request<Full<Bytes>>) -> Result<Answer> {
-        let (connection, response) = self.reach(request).await?;
-        let answer = self.read(response).await?;
+        let (mut connection, response) = self.reach(request).await?;
+        let answer = self.read(&mut connection, response).await?;
         self.keep(connection);
         Ok(answer)
     }
@@ -236,12 +238,12 @@ impl Http {
                 // Boxed, because it is large and rare: the future of a request is moved more than once.
                 None => Box::pin(self.connect()).await?,
             };
-            match connection.sender.try_send_request(request).await {
+            match connection.send(request).await {
                 Ok(response) => return Ok((connection, response)),
                 Err(mut refused) => match refused.take_message() {
                     // It was closed while idle, and nothing was sent.
                     Some(unsent) if !fresh => request = unsent,
-                    _ => return Err(connection.broken(&self.peer, refused.into_error()).await),
+                    _ => return Err(self.peer.broke(connection.cause(refused.into_error()).await)),
                 },
             }
         }
@@ -270,14 +272,12 @@ impl Http {
 
     async fn handshake(&self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Connection> {
         let failed = |e| self.peer.unreachable(&format!("cannot speak HTTP with {}", self.peer.who), e);
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-        // It ends with the sender, or with the runtime.
-        Ok(Connection { sender, ended: tokio::spawn(connection) })
+        Connection::open(stream).await.map_err(failed)
     }
 
-    async fn read(&self, response: Response<Incoming>) -> Result<Answer> {
+    async fn read(&self, connection: &mut Connection, response: Response<Incoming>) -> Result<Answer> {
         let (head, body) = response.into_parts();
-        let collected = Limited::new(body, MOST_BYTES).collect().await;
+        let collected = connection.drive(Limited::new(body, MOST_BYTES).collect()).await;
         let body = collected.map_err(|e| match e.downcast::<hyper::Error>() {
             Ok(e) => self.peer.unreachable(&format!("the answer of {} broke off", self.peer.who), *e),
             Err(_) => self.peer.not_it("an answer of more than 32 MiB"),
@@ -292,22 +292,17 @@ impl Http {
 
     fn take_idle(&self) -> Option<Connection> {
         let mut idle = lock(&self.idle);
-        let kept = idle.get_mut(&Handle::current().id())?;
-        // The newest first: the others may be closed by the agent when they are not needed.
-        std::iter::from_fn(|| kept.pop()).find(|connection| connection.sender.is_ready())
+        let kept = &mut idle.get_mut(&Handle::current().id())?.connections;
+        // The newest first: the others may be closed by the server when they are not needed.
+        std::iter::from_fn(|| kept.pop()).find_map(Connection::if_open)
     }
 
     fn keep(&self, connection: Connection) {
-        if connection.sender.is_closed() {
-            return;
-        }
         let mut idle = lock(&self.idle);
-        // Connections of runtimes that have ended are closed.
-        idle.retain(|_, kept| {
-            kept.retain(|connection| !connection.sender.is_closed());
-            !kept.is_empty()
-        });
-        let kept = idle.entry(Handle::current().id()).or_default();
+        if idle.len() > 1 {
+            idle.retain(|_, kept| !kept.runtime.is_finished());
+        }
+        let kept = &mut idle.entry(Handle::current().id()).or_insert_with(Idle::new).connections;
         if kept.len() < MOST_IDLE {
             kept.push(connection);
         }
