@@ -85,8 +85,11 @@ fn signals_reach_what_is_left() {
 fn a_signal_that_comes_before_the_commands_end_is_reported_reaches_what_is_left() {
     let place = Place::new();
     let left = "(sh -c 'echo $$ > rest; while :; do sleep 0.01; done') &";
-    let run = start(&place, &[], &format!("echo $PPID > shim; {left} while [ ! -e end ]; do sleep 0.01; done; exit 4"));
+    let script = format!("echo $PPID > shim; {left} while [ ! -e end ]; do sleep 0.01; done; exit 4");
+    let run = start(&place, &["--json"], &script);
     let (shim, rest) = (pid(&place, "shim"), pid(&place, "rest"));
+    // Before that it has not said which process the command is.
+    eventually(SOON, "the shim has reported the start", || run.stderr().contains("\"event\":\"started\""));
     // It cannot report while it is stopped.
     testkit::signal(shim, Signal::STOP);
     eventually(SOON, "the shim stands still", || testkit::is_stopped(shim));
