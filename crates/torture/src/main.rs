@@ -55,16 +55,19 @@ fn obey(command: Command) -> Outcome {
         Command::Run(args) => {
             own_mounts()?;
             interrupt::listen()?;
+            soak::servers_first();
             Ok(told(one(&Plan::of(&args), args.history)?.kept))
         }
         Command::Soak(args) => {
             own_mounts()?;
             interrupt::listen()?;
+            soak::servers_first();
             Ok(told(one(&Plan::of_a_soak(&args)?, args.history)?.kept))
         }
         Command::Smoke(args) => {
             own_mounts()?;
             interrupt::listen()?;
+            soak::servers_first();
             smoke(&args)
         }
         Command::Mutants { control, names } => mutants::hunt(&names, control),

@@ -3,7 +3,7 @@
 use crate::crew::descendants;
 use crate::history::{Group, Log, Nanos, Reading, now};
 use crate::nemesis::Stage;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
 use std::io;
 use std::path::Path;
 use std::process::Command;
@@ -16,6 +16,21 @@ pub(crate) fn raise_limits() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // Without it, fewer workers can be had; a run says so when it meets the limit.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
+/// How nice this process and the servers that it starts are, and how nice workers are.
+const NICE: (i32, i32) = (-15, 10);
+
+/// Servers go before workers where the processors are few: one that starts again has to read its log beside 200 workers that
+/// all ask for it.
+pub(crate) fn servers_first() {
+    // Only root may. Workers are nicer all the same.
+    let _ = setpriority_process(None, NICE.0);
+}
+
+/// This process is a worker.
+pub(crate) fn workers_last() -> io::Result<()> {
+    Ok(setpriority_process(None, NICE.1)?)
 }
 
 /// What a sample is taken of.

@@ -108,8 +108,7 @@ struct Worker {
 pub(crate) fn work(spec: Spec) -> Result<(), Box<dyn std::error::Error>> {
     // Also if the harness is killed and drops nothing.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    // Servers go first where the processors are few: a server that starts again would get nowhere beside 200 workers.
-    rustix::process::nice(5)?;
+    crate::soak::workers_last()?;
     // What the library says to operators goes where the checkers look for secrets.
     tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).init();
     let log = Log::open(&spec.history, &format!("worker-{}.jsonl", spec.worker))?;
