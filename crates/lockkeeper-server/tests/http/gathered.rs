@@ -5,6 +5,7 @@ use crate::access::guarded;
 use crate::metrics::Page;
 use lockkeeper::{ErrorKind, Keeper};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use testkit::SOON;
 use tokio::task::JoinSet;
@@ -36,6 +37,25 @@ async fn many_tasks_need_fewer_requests_than_calls() {
     for route in ["try-acquire", "release"] {
         let requests = requests(&served, route).await;
         assert!(requests < TASKS as f64 / 2.0, "{requests} requests for {TASKS} calls of {route}");
+    }
+}
+
+/// A request is part of its caller's future, so one that is not polled stands still: no other caller waits for it.
+#[tokio::test]
+async fn a_call_that_is_not_polled_keeps_no_other_waiting() {
+    let served = Served::new().await;
+    let keeper = Keeper::connect(&served.url).await.expect("connected");
+    let mut still: Vec<_> = (0..4)
+        .map(|n| keeper.lock(format!("still/{n}")))
+        .map(|lock| Box::pin(async move { lock.acquire().await }))
+        .collect();
+    for future in &mut still {
+        assert!(std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await);
+    }
+    let acquire = async || keeper.lock("other").acquire().await.expect("granted").release().await.expect("released");
+    tokio::time::timeout(SOON, acquire()).await.expect("it does not wait for them");
+    for future in still {
+        future.await.expect("granted once it is polled").release().await.expect("released");
     }
 }
 

@@ -5,6 +5,8 @@
 //! taken for another's.
 
 mod connection;
+#[cfg(test)]
+mod tests;
 
 use self::connection::Connection;
 use super::timers::Timers;
