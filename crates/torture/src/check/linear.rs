@@ -76,7 +76,8 @@ fn has_fallen(spells: &Spells<'_>, attempt: &Attempt, granted: &[&Attempt], high
 }
 
 /// A granted attempt as the search sees it. It may end when the worker stops counting on it, or when an operator breaks
-/// the lock; a break may reach the server later than its answer reaches the nemesis.
+/// the lock; a break may reach the server later than its answer reaches the nemesis. One that `lockkeeper run` has lost may
+/// have ended at any time.
 fn hold(history: &History, attempt: &Attempt, spells: &Spells<'_>, breaks: &[&Spell<'_>]) -> Option<Hold> {
     let grant = attempt.grant.as_ref()?;
     let window = Window::of(attempt, spells)?;
@@ -84,7 +85,11 @@ fn hold(history: &History, attempt: &Attempt, spells: &Spells<'_>, breaks: &[&Sp
         let in_time = spell.fault.at <= window.until && spell.until + history.ttl() >= attempt.asked;
         in_time && spell.broke(grant.token)
     };
-    let free = breaks.iter().find(meets).map_or(window.until, |spell| spell.fault.at.min(window.until));
+    let free = match breaks.iter().find(meets) {
+        _ if attempt.was_lost_by_run() => attempt.asked,
+        Some(spell) => spell.fault.at.min(window.until),
+        None => window.until,
+    };
     Some(Hold { wanted: attempt.wanted, token: grant.token, asked: attempt.asked, granted: grant.at, free })
 }
 
@@ -92,7 +97,7 @@ fn hold(history: &History, attempt: &Attempt, spells: &Spells<'_>, breaks: &[&Sp
 mod tests {
     use super::super::sample::{Sample, findings, of};
     use super::*;
-    use crate::history::{Class, Forgets};
+    use crate::history::{Class, Ending, Forgets};
 
     #[test]
     fn holds_with_an_order_are_clean() {
@@ -115,6 +120,20 @@ mod tests {
         s.lost(1, 5_001, "Expired");
         s.held(2, "a", (20, 2_030, 2_090), 6);
         assert_eq!(of(&s.verdict(), Property::Linear).findings, []);
+    }
+
+    #[test]
+    fn a_command_that_was_started_after_its_lock_was_lost_has_a_place_before_later_holders() {
+        let run = |code: &str| {
+            let mut s = Sample::new();
+            s.asked(1, 0, "a").granted(1, 5_000, 5);
+            s.ending(1, 5_020, Ending::Release);
+            s.ended(1, 5_030, code);
+            s.held(2, "a", (20, 2_030, 2_090), 6);
+            of(&s.verdict(), Property::Linear).findings.len()
+        };
+        assert_eq!(run("exit code Some(76)"), 0);
+        assert_eq!(run("released"), 1);
     }
 
     #[test]

@@ -77,6 +77,12 @@ impl Attempt {
         late && self.kept.is_none() && self.lost.is_some()
     }
 
+    /// Whether `lockkeeper run` has said that the lock was lost. It is not known when: a command that was started after a pause
+    /// may have had no lock at any time.
+    pub(crate) fn was_lost_by_run(&self) -> bool {
+        self.ended.as_ref().is_some_and(|(_, outcome)| outcome == "exit code Some(76)")
+    }
+
     /// The last thing that the guard said of itself: when, and how long it believed itself to be valid.
     pub(crate) fn belief(&self) -> Option<(Nanos, Nanos)> {
         let grant = self.grant.as_ref()?;

@@ -126,11 +126,15 @@ impl Sample {
         self.event(at, What::Ending { op, how });
     }
 
+    pub(super) fn ended(&mut self, op: Op, at: u64, outcome: &str) {
+        self.event(at, What::Ended { op, outcome: outcome.to_owned() });
+    }
+
     /// Asked, granted and released at these moments.
     pub(super) fn held(&mut self, op: Op, name: &str, (asked, granted, released): (u64, u64, u64), token: u64) {
         self.asked(op, asked, name).granted(op, granted, token);
         self.ending(op, released, Ending::Release);
-        self.event(released, What::Ended { op, outcome: "released".to_owned() });
+        self.ended(op, released, "released");
     }
 
     /// The holder that the next line of the register server names.
