@@ -2,6 +2,9 @@
 //! time in which no fault concerned its worker and a renewal could have come through.
 //!
 //! A fault that ends early in a lease costs one renewal. A keeper that goes on asking keeps the lock all the same.
+//!
+//! A task looks at its guard four times a TTL. Where it has not done so before a loss, its process did not run, because other
+//! programs had the processors: then the loss is counted as excused.
 
 use super::read::{Attempt, Grant, History};
 use super::slice::{self, millis, who};
@@ -59,12 +62,16 @@ fn groundless(history: &History, spells: &Spells<'_>, attempt: &Attempt, verdict
     } else {
         return;
     };
-    verdict.counts.false_losses += 1;
+    let looked = attempt.belief().map_or(*at, |(looked, _)| looked);
+    let stood_still = at.saturating_sub(looked) > attempt.ttl / 3;
+    verdict.counts.false_losses += u64::from(!stood_still);
     let mut lines = slice::granted(history, attempt);
+    lines.extend(slice::kept(history, attempt));
     lines.extend(slice::end(attempt));
-    let sentence = format!("{} was told that '{}' is lost, {when}", who(attempt.op), attempt.name);
+    let why = if stood_still { ", while its task was not run" } else { "" };
+    let sentence = format!("{} was told that '{}' is lost, {when}{why}", who(attempt.op), attempt.name);
     let (property, slice) = (Property::Losses, slice::slice(history, lines));
-    verdict.findings.push(Finding { property, sentence, slice, excused: false });
+    verdict.findings.push(Finding { property, sentence, slice, excused: stood_still });
 }
 
 #[cfg(test)]
@@ -117,6 +124,7 @@ mod tests {
             s.meta.calm_until = 50 * MS;
             s.asked(1, 60, "a").granted(1, 70, 5);
             s.fault(1, Class::Partition, target, "both ways", (100, 300));
+            s.kept(1, 700, 1_070);
             s.lost(1, at, "expired");
             findings(&s.verdict())
         };
@@ -127,8 +135,28 @@ mod tests {
             lost("worker 0", 910),
             "(f) worker 0, op 1 was told that 'a' is lost, though no fault concerned it for most of a TTL\n\
              | +0.070000s worker 0, op 1: has 'a', token 5, until +1.070000s\n\
+             | +0.700000s worker 0, op 1: still has 'a', until +1.070000s\n\
              | +0.910000s worker 0, op 1: is told that 'a' is lost: expired\n"
         );
+    }
+
+    #[test]
+    fn a_loss_of_a_task_that_was_not_run_is_excused() {
+        let excused = |looked: u64| {
+            let mut s = Sample::new();
+            s.meta.calm_until = 50 * MS;
+            s.asked(1, 60, "a").granted(1, 70, 5);
+            s.kept(1, looked, 1_070);
+            s.lost(1, 1_100, "expired");
+            let verdict = s.verdict();
+            assert_eq!(
+                (verdict.findings.len(), verdict.counts.false_losses),
+                (1, u64::from(!verdict.findings[0].excused))
+            );
+            verdict.findings[0].excused
+        };
+        assert!(excused(766), "it looks four times a TTL");
+        assert!(!excused(767));
     }
 
     #[test]
@@ -137,6 +165,7 @@ mod tests {
             let mut s = Sample::new();
             s.meta.calm_until = 10_000 * MS;
             s.asked(1, 0, "a").granted(1, 700, 5);
+            s.kept(1, at - 100, 1_700);
             s.lost(1, at, reason);
             s.verdict().counts.false_losses
         };
