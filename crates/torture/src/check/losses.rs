@@ -3,8 +3,8 @@
 //!
 //! A fault that ends early in a lease costs one renewal. A keeper that goes on asking keeps the lock all the same.
 //!
-//! A task looks at its guard four times a TTL. Where it has not done so before a loss, its process did not run, because other
-//! programs had the processors: then the loss is counted as excused.
+//! A task looks at its guard four times a TTL. Where it has not done so in the TTL before a loss, its process was not run, because
+//! other programs had the processors: then the loss is counted as excused.
 
 use super::read::{Attempt, Grant, History};
 use super::slice::{self, millis, who};
@@ -62,8 +62,7 @@ fn groundless(history: &History, spells: &Spells<'_>, attempt: &Attempt, verdict
     } else {
         return;
     };
-    let looked = attempt.belief().map_or(*at, |(looked, _)| looked);
-    let stood_still = at.saturating_sub(looked) > attempt.ttl / 3;
+    let stood_still = attempt.stood_still.is_some_and(|until| until + attempt.ttl > *at);
     verdict.counts.false_losses += u64::from(!stood_still);
     let mut lines = slice::granted(history, attempt);
     lines.extend(slice::kept(history, attempt));
@@ -124,7 +123,7 @@ mod tests {
             s.meta.calm_until = 50 * MS;
             s.asked(1, 60, "a").granted(1, 70, 5);
             s.fault(1, Class::Partition, target, "both ways", (100, 300));
-            s.kept(1, 700, 1_070);
+            s.looks(1, (320, at), 1_070);
             s.lost(1, at, "expired");
             findings(&s.verdict())
         };
@@ -135,7 +134,7 @@ mod tests {
             lost("worker 0", 910),
             "(f) worker 0, op 1 was told that 'a' is lost, though no fault concerned it for most of a TTL\n\
              | +0.070000s worker 0, op 1: has 'a', token 5, until +1.070000s\n\
-             | +0.700000s worker 0, op 1: still has 'a', until +1.070000s\n\
+             | +0.820000s worker 0, op 1: still has 'a', until +1.070000s\n\
              | +0.910000s worker 0, op 1: is told that 'a' is lost: expired\n"
         );
     }
@@ -146,6 +145,7 @@ mod tests {
             let mut s = Sample::new();
             s.meta.calm_until = 50 * MS;
             s.asked(1, 60, "a").granted(1, 70, 5);
+            s.looks(1, (320, 700), 1_070);
             s.kept(1, looked, 1_070);
             s.lost(1, 1_100, "expired");
             let verdict = s.verdict();
@@ -165,7 +165,7 @@ mod tests {
             let mut s = Sample::new();
             s.meta.calm_until = 10_000 * MS;
             s.asked(1, 0, "a").granted(1, 700, 5);
-            s.kept(1, at - 100, 1_700);
+            s.looks(1, (950, at), 1_700);
             s.lost(1, at, reason);
             s.verdict().counts.false_losses
         };

@@ -51,6 +51,8 @@ pub(crate) struct Attempt {
     pub(crate) ending: Option<(Nanos, Ending)>,
     /// When, and the outcome.
     pub(crate) ended: Option<(Nanos, String)>,
+    /// The end of the last time in which its task did not look at the guard as it does: its process was not run.
+    pub(crate) stood_still: Option<Nanos>,
 }
 
 /// An answer that says yes.
@@ -75,6 +77,14 @@ impl Attempt {
     pub(crate) fn was_over(&self) -> bool {
         let late = self.grant.as_ref().is_some_and(|grant| grant.valid_until <= grant.at);
         late && self.kept.is_none() && self.lost.is_some()
+    }
+
+    /// A task looks at its guard four times a TTL.
+    fn looks(&mut self, at: Nanos) {
+        let still = |(before, _): (Nanos, Nanos)| at.saturating_sub(before) > self.ttl / 3;
+        if self.belief().is_some_and(still) {
+            self.stood_still = Some(at);
+        }
     }
 
     /// Whether `lockkeeper run` has said that the lock was lost. It is not known when: a command that was started after a pause
@@ -200,8 +210,12 @@ impl History {
                 }
                 What::Refused { op, kind, .. } => self.of(op)?.refused = Some((at, kind)),
                 What::Abandoned { op } => self.of(op)?.abandoned = Some(at),
-                What::Kept { op, valid_until } => self.of(op)?.kept = Some((at, valid_until)),
+                What::Kept { op, valid_until } => {
+                    self.of(op)?.looks(at);
+                    self.of(op)?.kept = Some((at, valid_until));
+                }
                 What::Lost { op, reason } => {
+                    self.of(op)?.looks(at);
                     self.of(op)?.lost.get_or_insert((at, reason));
                 }
                 What::Ending { op, how } => {
@@ -250,6 +264,7 @@ impl History {
             lost: None,
             ending: None,
             ended: None,
+            stood_still: None,
         });
         Ok(())
     }

@@ -118,6 +118,11 @@ impl Sample {
         self.event(at, What::Kept { op, valid_until: until * MS });
     }
 
+    /// Looks at its guard as tasks do.
+    pub(super) fn looks(&mut self, op: Op, (from, until): (u64, u64), valid: u64) {
+        (from..until).step_by(250).for_each(|at| self.kept(op, at, valid));
+    }
+
     pub(super) fn lost(&mut self, op: Op, at: u64, reason: &str) {
         self.event(at, What::Lost { op, reason: reason.to_owned() });
     }
