@@ -3,6 +3,7 @@
 use super::alarm::{Alarm, Limit};
 use super::cell::Cell;
 use super::state::{Next, Spec, Turn, given_up};
+use super::successor::Successor;
 use super::{Engine, sole};
 use crate::clock::Stamp;
 use crate::error::{Error, ErrorKind, Result};
@@ -48,7 +49,7 @@ impl Engine {
             let (task, turn) = s.enter(spec, began);
             (task, s.next(task, turn, spec, true, began))
         });
-        let mut ticket = Ticket { engine: self, spec, task, done: false };
+        let mut ticket = Ticket::new(self, spec, task, began);
         // Most locks are free and asked for once. Everything else is boxed, so that this future stays small.
         let (asked, next) = match next {
             Next::Ask(key, claim) => (1, self.ask(&ticket, key, claim, began, now).await),
@@ -85,6 +86,12 @@ impl Engine {
                 Next::Ask(key, claim) => {
                     asked += 1;
                     self.ask(&ticket, key, claim, began, now).await
+                }
+                Next::Sent(key, at, alarm) => {
+                    asked += 1;
+                    let mut limit = Limit::set(self, at, alarm);
+                    let answer = limit.run(ticket.sent()).await.transpose();
+                    self.told(&ticket, key, limit, answer, began, now).await
                 }
                 Next::Taken(key, cell) => {
                     ticket.done = true;
@@ -137,9 +144,22 @@ impl Engine {
     /// Asks the store, and tells the tables what it answered. After an outage it asks once more, because only the reply
     /// may have been lost.
     async fn ask(self: &Arc<Self>, ticket: &Ticket<'_>, key: u64, claim: Claim, began: Stamp, now: &mut Stamp) -> Next {
+        let mut limit = self.call_limit(ticket.spec, began, *now);
+        let answer = self.send(&mut limit, claim).await;
+        self.told(ticket, key, limit, answer, began, now).await
+    }
+
+    /// The answer to a call of the task.
+    async fn told(
+        self: &Arc<Self>,
+        ticket: &Ticket<'_>,
+        key: u64,
+        limit: Limit<'_>,
+        mut answer: Result<Option<Attempt>>,
+        began: Stamp,
+        now: &mut Stamp,
+    ) -> Next {
         let Ticket { spec, task, .. } = *ticket;
-        let mut limit = self.call_limit(spec, began, *now);
-        let mut answer = self.send(&mut limit, claim).await;
         if matches!(&answer, Err(error) if error.kind() == ErrorKind::Unavailable) {
             answer = Box::pin(async {
                 let now = self.clock.now();
@@ -160,23 +180,28 @@ impl Engine {
 
     /// How long one call may take.
     fn call_limit(&self, spec: &Spec, began: Stamp, now: Stamp) -> Limit<'_> {
+        Limit::new(self, Self::call_end(spec, began, now))
+    }
+
+    /// When a call that is sent now must have been answered.
+    pub(super) fn call_end(spec: &Spec, began: Stamp, now: Stamp) -> Stamp {
         let mut limit = call_limit(spec.ttl);
         if let Some(wait) = spec.wait.filter(|w| !w.is_zero()) {
             // A silent store does not make a wait longer; but a short one still has time for a round trip.
             limit = limit.min(began.after(wait).since(now).max(SHORTEST_CALL));
         }
-        Limit::new(self, now.after(limit))
+        now.after(limit)
     }
 
     /// One call; `None` when no answer came in time.
     async fn send(&self, limit: &mut Limit<'_>, claim: Claim) -> Result<Option<Attempt>> {
         if self.works_here() {
             let call = async { sole(self.store.try_acquire(std::slice::from_ref(&claim)).await) };
-            return limit.run(call, |_| ()).await.transpose();
+            return limit.run(call).await.transpose();
         }
         let store = self.store.clone();
         let call = self.on_thread(async move { sole(store.try_acquire(std::slice::from_ref(&claim)).await) });
-        Box::pin(limit.run(call, |_| ())).await.map(Result::flatten).transpose()
+        Box::pin(limit.run(call)).await.map(Result::flatten).transpose()
     }
 }
 
@@ -220,13 +245,32 @@ pub(super) struct Ticket<'a> {
     pub(super) engine: &'a Arc<Engine>,
     pub(super) spec: &'a Spec,
     pub(super) task: u64,
-    pub(super) done: bool,
+    began: Stamp,
+    done: bool,
+    /// Once it waits, and its call may be made behind another task's release.
+    successor: Option<Arc<Successor>>,
 }
 
-impl Ticket<'_> {
-    async fn wait(&self, limit: &mut Option<Alarm>, warning: &mut Option<Alarm>) -> Waited {
+impl<'a> Ticket<'a> {
+    pub(super) fn new(engine: &'a Arc<Engine>, spec: &'a Spec, task: u64, began: Stamp) -> Self {
+        Self { engine, spec, task, began, done: false, successor: None }
+    }
+
+    /// The call that another task has sent for this one.
+    async fn sent(&self) -> Result<Attempt> {
+        match self.successor.as_ref().and_then(|successor| successor.take()) {
+            Some(call) => call.await,
+            None => Err(given_up()),
+        }
+    }
+
+    async fn wait(&mut self, limit: &mut Option<Alarm>, warning: &mut Option<Alarm>) -> Waited {
+        if self.successor.is_none() {
+            self.successor = self.engine.successor(self.spec, self.began);
+        }
         poll_fn(|cx| {
-            if let Some(turn) = self.engine.with_state(|s| s.poll_turn(self.task, cx.waker())) {
+            let polled = self.engine.with_state(|s| s.poll_turn(self.task, cx.waker(), self.successor.as_ref()));
+            if let Some(turn) = polled {
                 return Poll::Ready(Waited::Turn(turn));
             }
             if let Some(limit) = limit.as_mut()

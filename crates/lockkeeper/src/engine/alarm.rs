@@ -2,7 +2,6 @@
 //! clock.
 
 use super::Engine;
-use super::state::State;
 use crate::clock::Stamp;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -67,30 +66,28 @@ impl<'a> Limit<'a> {
         Self { engine, at, key: None }
     }
 
-    /// Runs `work`; `None` when the limit has passed. If it does not finish at once, `sent` runs in the step that sets the
-    /// timer.
-    pub(super) async fn run<T>(&mut self, work: impl Future<Output = T>, sent: impl FnOnce(&mut State)) -> Option<T> {
+    /// A limit whose timer another task has set.
+    pub(super) fn set(engine: &'a Engine, at: Stamp, key: Option<u64>) -> Self {
+        Self { engine, at, key }
+    }
+
+    /// Runs `work`; `None` when the limit has passed.
+    pub(super) async fn run<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
-        let mut sent = Some(sent);
+        let mut first = self.key.is_none();
         poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending => self.pending(cx, sent.take()).map(|()| None),
+            Poll::Pending => self.pending(cx, std::mem::take(&mut first)).map(|()| None),
         })
         .await
     }
 
-    /// The work goes on: ready when the limit has passed. With `sent` the limit has just begun, so the clock is not read.
-    fn pending(&mut self, cx: &mut Context<'_>, sent: Option<impl FnOnce(&mut State)>) -> Poll<()> {
-        if sent.is_none() && self.engine.clock.now() >= self.at {
+    /// The work goes on: ready when the limit has passed. At `first` the limit has just begun, so the clock is not read.
+    fn pending(&mut self, cx: &mut Context<'_>, first: bool) -> Poll<()> {
+        if !first && self.engine.clock.now() >= self.at {
             return Poll::Ready(());
         }
-        let set = self.engine.with_state(|s| {
-            if let Some(sent) = sent {
-                sent(s);
-            }
-            s.set_alarm(self.key, self.at, cx.waker())
-        });
-        match set {
+        match self.engine.with_state(|s| s.set_alarm(self.key, self.at, cx.waker())) {
             Some((key, _spent)) => {
                 self.key = Some(key);
                 Poll::Pending
@@ -122,7 +119,7 @@ pub(super) async fn limit<T>(engine: &Engine, limit: Duration, work: impl Future
         .await;
     }
     let mut limit = Limit::new(engine, engine.clock.now().after(limit));
-    let done = limit.run(work, |_| ()).await;
+    let done = limit.run(work).await;
     if let key @ Some(_) = limit.over() {
         engine.with_state(|s| s.cancel_alarm(key));
     }

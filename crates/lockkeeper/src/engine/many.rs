@@ -33,7 +33,7 @@ impl Engine {
             Ok(self.with_state(|s| {
                 let enter = |spec| {
                     let (task, turn) = s.enter(spec, began);
-                    (Ticket { engine: self, spec, task, done: false }, s.next(task, turn, spec, true, began))
+                    (Ticket::new(self, spec, task, began), s.next(task, turn, spec, true, began))
                 };
                 specs.iter().map(enter).collect::<Vec<_>>()
             }))

@@ -13,6 +13,7 @@ mod alarm;
 pub(crate) mod cell;
 mod many;
 mod state;
+mod successor;
 mod upkeep;
 mod wait;
 
@@ -165,19 +166,13 @@ impl Engine {
         let Some(claim) = self.with_state(|s| s.begin_release(key, Sender::Owner, now)) else { return Ok(None) };
         let mut sending = Sending { engine: self, key, answered: false };
         let mut limit = Limit::new(self, now.after(wait::release_limit(ttl)));
-        let follows = self.info.ordered && self.info.queue;
-        let sent = |s: &mut State| {
-            if follows {
-                // The release has been sent, and calls from here on arrive after it.
-                s.release_sent(key, now);
-            }
-        };
         let answer = if self.works_here() {
-            limit.run(async { sole(self.store.release(std::slice::from_ref(&claim)).await) }, sent).await
+            let call = async { sole(self.store.release(std::slice::from_ref(&claim)).await) };
+            limit.run(self.followed(key, now, call)).await
         } else {
             let (store, claim) = (self.store.clone(), claim.clone());
             let call = self.on_thread(async move { sole(store.release(std::slice::from_ref(&claim)).await) });
-            Box::pin(limit.run(call, sent)).await.map(Result::flatten)
+            Box::pin(limit.run(self.followed(key, now, call))).await.map(Result::flatten)
         };
         let answer = answer.unwrap_or_else(|| {
             Err(Error::unavailable("the store did not answer in time; the release will be repeated"))

@@ -37,6 +37,7 @@ pub struct Misbehaving {
     said: tokio::sync::Mutex<UnboundedReceiver<Word>>,
     say: UnboundedSender<Word>,
     look: Mutex<Option<Hook>>,
+    asked: Mutex<Option<Hook>>,
     /// How many milliseconds an acquire takes to be answered.
     pub slow: AtomicU64,
     /// Whether it says that waiters queue in it.
@@ -67,6 +68,7 @@ impl Misbehaving {
             said: tokio::sync::Mutex::new(said),
             say,
             look: Mutex::default(),
+            asked: Mutex::default(),
             slow: AtomicU64::new(0),
             queue: true,
             ordered: false,
@@ -93,6 +95,11 @@ impl Misbehaving {
     /// Runs on the keeper's own thread whenever it has woken up, before it looks at its timers.
     pub fn on_wake(&self, act: impl FnMut() + Send + 'static) {
         *self.look.lock().unwrap() = Some(Hook(Box::new(act)));
+    }
+
+    /// Runs within the next acquire, before anything else of it.
+    pub fn on_acquire(&self, act: impl FnMut() + Send + 'static) {
+        *self.asked.lock().unwrap() = Some(Hook(Box::new(act)));
     }
 
     /// The keeper's own thread dies of a panic.
@@ -123,6 +130,10 @@ impl Store for Misbehaving {
 
     async fn try_acquire(&self, claims: &[Claim]) -> Vec<Result<Attempt>> {
         self.saw(false, claims);
+        let hook = self.asked.lock().unwrap().take();
+        if let Some(mut hook) = hook {
+            (hook.0)();
+        }
         break_down(&self.acquire_panics);
         let answers = self.inner.try_acquire(claims).await;
         std::thread::sleep(Duration::from_millis(self.slow.load(Ordering::SeqCst)));

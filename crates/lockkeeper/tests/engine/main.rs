@@ -14,4 +14,5 @@ mod settings;
 mod several;
 mod spans;
 mod stall;
+mod successor;
 mod time;

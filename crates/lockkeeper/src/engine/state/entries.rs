@@ -2,6 +2,7 @@
 
 use crate::clock::Stamp;
 use crate::engine::cell::Cell;
+use crate::engine::successor::Successor;
 use crate::engine::wait::{Ending, Wait};
 use crate::error::Error;
 use crate::machine::hold::Hold;
@@ -37,6 +38,8 @@ impl Spec {
 pub(crate) enum Turn {
     /// Ask the store with this claim.
     Try(u64),
+    /// Take over the call with this claim, which the task of a release has sent: until when it may take, and its alarm.
+    Sent(u64, Stamp, Option<u64>),
     /// Pick up this claim's grant.
     Granted(u64),
     /// Not free, and the task does not wait.
@@ -52,6 +55,8 @@ pub(in crate::engine) enum Next {
     Ask(u64, Claim),
     /// Ask the store; the claim needs a fresh holder id.
     AskAnew(u64),
+    /// Take over a call that was sent for the task; its limit and the alarm of it.
+    Sent(u64, Stamp, Option<u64>),
     /// The lock is held: the claim's number and the guard's cell.
     Taken(u64, Arc<Cell>),
     /// Not free, and the task does not wait; it has left the queue.
@@ -71,6 +76,8 @@ pub(super) struct Parked {
     pub(super) max_hold: Option<Duration>,
     /// Its `stall_limit`, which counts from then too.
     pub(super) stall_limit: Option<Duration>,
+    /// What another task needs to ask the store for this one.
+    pub(super) successor: Option<Arc<Successor>>,
 }
 
 #[derive(Debug)]

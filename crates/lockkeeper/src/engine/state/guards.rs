@@ -33,13 +33,6 @@ impl State {
         Some(claim)
     }
 
-    /// A release is under way, and a claim sent now arrives after it. So the next task need not wait for the release's
-    /// answer.
-    pub(in crate::engine) fn release_sent(&mut self, key: u64, now: Stamp) {
-        let Some(queue) = self.claims.get(key).map(|entry| entry.queue) else { return };
-        self.step(queue, queue::Input::Ended(key), None, now);
-    }
-
     /// The answer to the release that a guard's owner sent itself. The thread may have repeated that release meanwhile,
     /// and the store may have served the repeat first. Then the owner's release finds no claim, which is no loss.
     pub(in crate::engine) fn own_release_answered(
@@ -144,10 +137,12 @@ impl State {
             self.life = life;
         }
         let Some(error) = self.refusal() else { return };
+        let mut before = Vec::new();
         for parked in self.tasks.values_mut() {
-            parked.turn = Some(Turn::Failed(error.clone()));
+            before.push(parked.turn.replace(Turn::Failed(error.clone())));
             self.later.rest.wake.extend(parked.waker.take());
         }
+        before.into_iter().for_each(|turn| self.drop_turn(turn));
         self.later.rest.wake.extend(self.timers.wheel.wakers());
     }
 

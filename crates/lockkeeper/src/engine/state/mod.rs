@@ -8,6 +8,7 @@ mod ids;
 mod later;
 mod queues;
 mod slab;
+mod successor;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -126,8 +127,9 @@ impl State {
     /// Gives a task its turn and wakes it.
     fn turn_of(&mut self, task: u64, turn: Turn) {
         let parked = self.tasks.entry(task).or_default();
-        parked.turn = Some(turn);
+        let before = parked.turn.replace(turn);
         self.later.rest.wake.extend(parked.waker.take());
+        self.drop_turn(before);
     }
 
     /// A claim was granted: it is held from here on, even before a task picks it up.

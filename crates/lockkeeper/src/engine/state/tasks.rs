@@ -4,6 +4,7 @@ use super::{Entry, Next, Role, Spec, State, Turn};
 use crate::clock::Stamp;
 use crate::engine::acquire::SHORTEST_CALL;
 use crate::engine::cell::Cell;
+use crate::engine::successor::Successor;
 use crate::engine::wait::Wait;
 use crate::error::{Error, Result};
 use crate::machine::hold;
@@ -43,20 +44,30 @@ impl State {
     }
 
     fn forget_task(&mut self, task: u64) {
-        if !self.tasks.is_empty() {
-            let parked = self.tasks.remove(&task);
-            self.later.rest.spent.extend(parked.and_then(|p| p.waker));
+        if !self.tasks.is_empty()
+            && let Some(parked) = self.tasks.remove(&task)
+        {
+            self.later.rest.spent.extend(parked.waker);
+            self.drop_turn(parked.turn);
         }
     }
 
     /// The task's next turn, or `None` after keeping its waker.
-    pub(in crate::engine) fn poll_turn(&mut self, task: u64, waker: &Waker) -> Option<Turn> {
+    pub(in crate::engine) fn poll_turn(
+        &mut self,
+        task: u64,
+        waker: &Waker,
+        successor: Option<&Arc<Successor>>,
+    ) -> Option<Turn> {
         if let Some(error) = self.refusal() {
             return Some(Turn::Failed(error));
         }
         let parked = self.tasks.entry(task).or_default();
         let turn = parked.turn.take();
         if turn.is_none() {
+            if parked.successor.is_none() {
+                parked.successor = successor.cloned();
+            }
             self.later.rest.spent.extend(parked.waker.replace(waker.clone()));
         }
         turn
@@ -79,6 +90,7 @@ impl State {
                 },
                 None => Next::AskAnew(key),
             },
+            Some(Turn::Sent(key, at, alarm)) => Next::Sent(key, at, alarm),
             Some(Turn::Granted(key)) => {
                 self.take(key, task, spec, now).map_or(Next::Wait, |cell| Next::Taken(key, cell))
             }
