@@ -56,6 +56,28 @@ fn the_store_is_asked_for_a_task_that_was_not_polled() {
     empty(&keeper);
 }
 
+/// Other keepers most likely wait too, and are let in first.
+#[test]
+fn behind_a_grant_from_the_line_the_next_task_waits_for_the_answer() {
+    let bench = Bench::new();
+    let ((_, other), (faults, keeper)) = (bench.keeper(), keeper(&bench));
+    let held = now(other.lock("x").acquire()).unwrap();
+    let lock = keeper.lock("x");
+    let (mut first, mut next) = (Probe::new(lock.acquire()), Probe::new(lock.acquire()));
+    first.pend();
+    next.pend();
+    now(held.release()).unwrap();
+    let first = first.finish().unwrap();
+    faults.hold_reply(Op::Release);
+    let mut releasing = Probe::new(first.release());
+    releasing.pend();
+    assert_eq!((faults.asked(Op::Release), faults.asked(Op::Acquire)), (1, 1));
+    faults.let_go(Op::Release);
+    releasing.ready().unwrap();
+    now(next.finish().unwrap().release()).unwrap();
+    empty(&keeper);
+}
+
 #[test]
 fn the_call_goes_on_when_the_release_is_given_up() {
     let bench = Bench::new();

@@ -87,6 +87,8 @@ pub(super) struct Entry {
     pub(super) longest: Duration,
     /// An acquire of it was not answered, so it may still arrive at the store.
     pub(super) doubt: bool,
+    /// It was granted from its place in line.
+    pub(super) stood_in_line: bool,
     /// Its number in `queues`; it may have gone.
     pub(super) queue: u64,
     /// Its number in `timers`.

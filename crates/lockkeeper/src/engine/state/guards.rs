@@ -108,7 +108,8 @@ impl State {
             return;
         }
         let role = Role::Ending(crate::engine::wait::Ending::new(claim.ttl, longest, now));
-        let key = self.claims.insert(Entry { claim, longest, doubt: false, queue, timer: None, role });
+        let key =
+            self.claims.insert(Entry { claim, longest, doubt: false, stood_in_line: false, queue, timer: None, role });
         self.set_timer(key, Some(now));
     }
 

@@ -149,6 +149,7 @@ impl State {
             return self.step(queue, queue::Input::Answer(key, Answer::Gone), me, now);
         }
         if let Role::Waiting(_) = entry.role {
+            entry.stood_in_line = true;
             self.waiting.remove(&entry.claim.holder);
             self.later.counts.waiters -= 1;
         }

@@ -9,8 +9,12 @@ use std::task::Waker;
 impl State {
     /// A release is under way, and a claim sent now arrives after it. So the next task need not wait for the release's
     /// answer. `Some`: the caller makes that task's call, because both are of one `lane`. Otherwise the task is woken.
+    ///
+    /// A claim that was granted from a place in line has most likely others behind it, which this release lets in. They
+    /// should not wait while the store lines up another claim of this keeper, so that one comes after the answer.
     pub(in crate::engine) fn release_sent(&mut self, key: u64, lane: Option<Lane>, now: Stamp) -> Option<ToAsk> {
-        let queue = self.claims.get(key)?.queue;
+        let entry = self.claims.get(key).filter(|entry| !entry.stood_in_line)?;
+        let queue = entry.queue;
         let next = self.next_of(queue).filter(|task| lane.is_some() && self.lane_of(*task) == lane);
         let turn = self.step(queue, queue::Input::Ended(key), next, now)?;
         let task = next?;

@@ -121,7 +121,15 @@ impl State {
         let entry = self.claims.fill(key, |queue| {
             let mut claim = Claim::new(spec.name.clone(), fresh, spec.ttl, now, spec.note.clone());
             (claim.mode, claim.queue, claim.unsettled) = (spec.mode, queued, true);
-            Entry { claim, longest: spec.ttl, doubt: false, queue, timer: None, role: Role::Trying { lost: false } }
+            Entry {
+                claim,
+                longest: spec.ttl,
+                doubt: false,
+                stood_in_line: false,
+                queue,
+                timer: None,
+                role: Role::Trying { lost: false },
+            }
         });
         entry.map(|entry| entry.claim.clone())
     }
