@@ -11,6 +11,7 @@
 mod acquire;
 mod alarm;
 pub(crate) mod cell;
+mod home;
 mod many;
 mod state;
 mod successor;
@@ -26,6 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::{LossReason, Release, Runtime, Store, StoreInfo};
 use crate::token::HolderId;
 use alarm::Limit;
+use home::Home;
 use state::{Ids, Life, Sender, State};
 use std::future::Future;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -47,7 +49,7 @@ pub(crate) struct Engine {
     drained_async: Notify,
     /// The thread's runtime, for callers who have none. `None` where a test polls the thread's work by hand.
     runtime: Option<tokio::runtime::Handle>,
-    pid: u32,
+    home: Home,
 }
 
 /// A store's answer to an operator's question.
@@ -111,7 +113,7 @@ impl Engine {
     }
 
     pub(crate) fn is_forked(&self) -> bool {
-        self.pid != std::process::id()
+        self.home.is_left()
     }
 
     /// Draws holder ids until there are `count` of them.

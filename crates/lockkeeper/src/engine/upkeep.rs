@@ -1,6 +1,7 @@
 //! The keeper's thread: one timer queue, the store's own work (`tend`), batches of all that is due.
 
 use super::alarm;
+use super::home::Home;
 use super::state::{Calls, Ids, Life, State, Work};
 use super::{Engine, Notify};
 use crate::clock::{Clock, Sleeper, Stamp};
@@ -63,7 +64,7 @@ fn engine(store: Arc<dyn Store>, clock: Clock, runtime: Option<tokio::runtime::H
         drained: Condvar::new(),
         drained_async: Notify::new(),
         runtime,
-        pid: std::process::id(),
+        home: Home::here(),
     })
 }
 

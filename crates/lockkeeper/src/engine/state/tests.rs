@@ -58,7 +58,7 @@ fn a_release_is_repeated_for_as_long_as_the_first_tasks_lease_may_last() {
     let (next, turn) = s.enter(&heir, at(0));
     assert!(turn.is_none());
     s.leave(task, &first.name, at(0));
-    assert!(matches!(s.poll_turn(next, Waker::noop()), Some(Turn::Try(same)) if same == key));
+    assert!(matches!(s.poll_turn(next, Waker::noop(), None), Some(Turn::Try(same)) if same == key));
     s.begin_try(key, &heir, HolderId::from_u128(2), at(0));
     s.answered(key, next, &heir.name, Err(Error::unavailable("down")), at(0));
     s.round(at(0)).unwrap();
@@ -74,7 +74,7 @@ fn grant(ms: u64, lease: u64) -> Grant {
 fn waiting(s: &mut State, spec: &Spec) -> (u64, u64) {
     let (task, key) = asking(s, spec);
     assert!(s.answered(key, task, &spec.name, Ok(Attempt::Held(Held::default())), at(0)).is_none());
-    assert!(s.poll_turn(task, Waker::noop()).is_none());
+    assert!(s.poll_turn(task, Waker::noop(), None).is_none());
     (task, key)
 }
 
@@ -84,10 +84,10 @@ fn a_grant_that_has_expired_is_not_picked_up() {
     let spec = spec(30);
     let (task, key) = waiting(&mut s, &spec);
     s.renewed(key, at(0), Ok(Renewal::Granted(grant(0, 30))), at(10));
-    assert!(matches!(s.poll_turn(task, Waker::noop()), Some(Turn::Granted(granted)) if granted == key));
+    assert!(matches!(s.poll_turn(task, Waker::noop(), None), Some(Turn::Granted(granted)) if granted == key));
     // The process stood still; its keeper's thread has not looked at the clock yet.
     assert!(s.take(key, task, &spec, at(30_000)).is_none());
-    let turn = s.poll_turn(task, Waker::noop());
+    let turn = s.poll_turn(task, Waker::noop(), None);
     assert!(matches!(turn, Some(Turn::Try(anew)) if anew != key), "{turn:?}");
     assert_eq!(s.round(at(30_000)).unwrap().0.release.keys.len(), 1, "every end sends a release");
 }
