@@ -213,7 +213,9 @@ impl Lock {
     async fn take(&self, wait: Option<Duration>) -> Result<Result<Guard, Option<Held>>> {
         let spec = self.spec(wait)?;
         let span = trace::acquire(&spec, self.keeper.engine.info.scheme);
-        let acquired = self.keeper.engine.acquire(&spec).instrument(span.clone()).await;
+        let acquiring = self.keeper.engine.acquire(&spec);
+        let acquired =
+            if span.is_disabled() { acquiring.await } else { Box::pin(acquiring.instrument(span.clone())).await };
         trace::acquired(&span, &acquired);
         Ok(self.made(acquired?))
     }

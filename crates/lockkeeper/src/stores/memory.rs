@@ -52,8 +52,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Tables {
     slots: HashMap<LockName, Slot, RandomState>,
-    /// A slot without holders and waiters, for its memory: most names are taken and given back by themselves.
-    spare: Slot,
+    /// The name whose slot was left without holders and waiters last. It stays until the next one is: most programs take few
+    /// names, again and again.
+    rests: Option<LockName>,
     /// The highest token of any slot that was dropped from the map: where a new slot starts.
     token_floor: u64,
     /// How many slots there may be before the ended ones are swept out.
@@ -116,10 +117,7 @@ impl MemoryStore {
         let floor = tables.token_floor;
         let slot = match tables.slots.get_mut(name) {
             Some(slot) => slot,
-            None => {
-                let slot = Slot { token: floor, ..std::mem::take(&mut tables.spare) };
-                tables.slots.entry(name.clone()).or_insert(slot)
-            }
+            None => tables.slots.entry(name.clone()).or_insert(Slot { token: floor, ..Slot::default() }),
         };
         let before = slot.token;
         let answer = act(slot);
@@ -130,12 +128,11 @@ impl MemoryStore {
             }
         }
         if slot.is_idle() {
-            tables.token_floor = floor.max(slot.token);
-            let gone = tables.slots.remove(name).unwrap_or_default();
             // Not the memory of a crowd.
-            if gone.holders.capacity() <= 4 && gone.waiters.capacity() + gone.tombs.capacity() == 0 {
-                tables.spare = gone;
-            }
+            slot.holders.shrink_to(4);
+            slot.waiters = Vec::new();
+            slot.tombs = Vec::new();
+            tables.rest(name);
         }
         answer
     }
@@ -278,6 +275,19 @@ impl Register for MemoryStore {
 }
 
 impl Tables {
+    /// The slot of `name` has nothing but its token. The one that was left so before goes, if it still is.
+    fn rest(&mut self, name: &LockName) {
+        if self.rests.as_ref() == Some(name) {
+            return;
+        }
+        if let Some(before) = self.rests.replace(name.clone())
+            && self.slots.get(&before).is_some_and(Slot::is_idle)
+            && let Some(gone) = self.slots.remove(&before)
+        {
+            self.token_floor = self.token_floor.max(gone.token);
+        }
+    }
+
     /// Raises the fence of `key`, or says which token is in the way.
     fn raise(&mut self, key: &LockName, pass: &Pass, now: Stamp) -> Result<Result<&mut Value, Token>> {
         if self.registers.len() >= self.sweep_at {
@@ -321,6 +331,25 @@ mod tests {
         let at = store.at(store.shared.clock.now());
         let age = crate::clock::wall_time(at.wall_us).elapsed().unwrap_or_default();
         assert!(age < Duration::from_secs(60), "{age:?}");
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_free_stays_until_another_one_is_free() {
+        let store = MemoryStore::new();
+        let mut last = HashMap::new();
+        let now = store.shared.clock.now();
+        for (i, name) in ["a", "a", "b", "a", "b", "b"].into_iter().enumerate() {
+            let holder = crate::HolderId::from_u128(i as u128);
+            let claim = Claim::new(LockName::new(name).unwrap(), holder, Duration::from_secs(1), now, Arc::default());
+            match store.try_acquire(std::slice::from_ref(&claim)).await.remove(0).unwrap() {
+                Attempt::Granted(grant) => assert!(last.insert(name, grant.token) < Some(grant.token)),
+                other => panic!("{other:?}"),
+            }
+            assert!(store.inspect(&claim.name).await.unwrap().is_some());
+            assert_eq!(store.release(std::slice::from_ref(&claim)).await.remove(0).unwrap(), Release::Released);
+            assert!(store.inspect(&claim.name).await.unwrap().is_none());
+            assert_eq!(lock(&store.shared.tables).slots.len(), 1);
+        }
     }
 
     #[tokio::test]

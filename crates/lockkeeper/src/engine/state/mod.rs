@@ -98,7 +98,7 @@ impl State {
         if queue.pending().is_some_and(|pending| pending.claim == fresh) {
             self.claims.reserve(at);
         } else if queue.is_idle() {
-            self.queues.remove(at);
+            self.queues.rest(at);
         }
         let mut mine = None;
         for output in outputs.drain(..) {
@@ -264,12 +264,13 @@ impl State {
     }
 
     fn forget(&mut self, key: u64) {
-        self.set_timer(key, None);
-        let Some(entry) = self.claims.remove(key) else { return };
-        self.later.left = true;
+        let Some(entry) = self.claims.get_mut(key) else { return drop(self.claims.remove(key)) };
+        self.timers.set(&mut entry.timer, key, None);
         if let Role::Waiting(_) = entry.role {
             self.waiting.remove(&entry.claim.holder);
             self.later.counts.waiters -= 1;
         }
+        self.claims.discard(key);
+        self.later.left = true;
     }
 }

@@ -10,12 +10,22 @@ pub(super) struct Queues {
     /// Callers choose names, so the hash has a seed that no caller knows.
     numbers: HashMap<LockName, u64, foldhash::fast::RandomState>,
     queues: Slab<(LockName, Queue)>,
+    /// The queue that was left empty last. It stays until the next one is: most keepers take few names, again and again.
+    rests: Option<u64>,
 }
 
 impl Queues {
+    /// How many are in use.
     #[cfg(feature = "internals")]
     pub(super) fn len(&self) -> usize {
-        self.queues.len()
+        self.queues.len() - usize::from(self.resting().is_some())
+    }
+
+    /// The empty queue that has stayed, and its name.
+    fn resting(&self) -> Option<(u64, &LockName)> {
+        let number = self.rests?;
+        let (name, queue) = self.queues.get(number)?;
+        queue.is_idle().then_some((number, name))
     }
 
     /// The number of a name's queue, if it has one.
@@ -25,6 +35,11 @@ impl Queues {
 
     /// The number of a name's queue, which is made if there is none.
     pub(super) fn open(&mut self, name: &LockName) -> u64 {
+        if let Some((number, known)) = self.resting()
+            && known == name
+        {
+            return number;
+        }
         let make = || self.queues.insert((name.clone(), Queue::default()));
         *self.numbers.entry(name.clone()).or_insert_with(make)
     }
@@ -37,9 +52,50 @@ impl Queues {
         self.queues.get_mut(number).map(|(_, queue)| queue)
     }
 
-    pub(super) fn remove(&mut self, number: u64) {
-        if let Some((name, _)) = self.queues.remove(number) {
+    /// A queue is empty. The one that was empty before goes.
+    pub(super) fn rest(&mut self, number: u64) {
+        if self.rests == Some(number) {
+            return;
+        }
+        if let Some((before, _)) = self.resting()
+            && let Some((name, _)) = self.queues.remove(before)
+        {
             self.numbers.remove(&name);
         }
+        self.rests = Some(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::queue::{Input, Task};
+    use crate::store::Mode;
+
+    #[test]
+    fn an_empty_queue_stays_until_another_one_is_empty() {
+        let names = ["a", "b"].map(|name| LockName::new(name).unwrap());
+        let mut queues = Queues::default();
+        let [a, b] = [0, 1].map(|name: usize| queues.open(&names[name]));
+        queues.rest(a);
+        assert_eq!(queues.find(&names[0]), Some(a));
+        queues.rest(b);
+        assert_eq!((queues.find(&names[0]), queues.get(a).is_some()), (None, false));
+        assert_eq!(queues.open(&names[1]), b, "used again");
+    }
+
+    #[test]
+    fn a_queue_that_is_used_again_does_not_go() {
+        let names = ["a", "b"].map(|name| LockName::new(name).unwrap());
+        let mut queues = Queues::default();
+        let a = queues.open(&names[0]);
+        queues.rest(a);
+        let task = Task { id: 1, mode: Mode::Exclusive, waits: true, granted: None };
+        queues.get_mut(a).unwrap().step(Input::Enter(task), 1);
+        let b = queues.open(&names[1]);
+        assert_ne!(a, b);
+        queues.rest(b);
+        assert_eq!(queues.find(&names[0]), Some(a));
+        assert!(queues.get(a).is_some_and(|queue| !queue.is_idle()));
     }
 }

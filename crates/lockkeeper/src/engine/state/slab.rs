@@ -123,15 +123,30 @@ impl<T> Slab<T> {
 
     /// Gives a number back, also one that was only reserved.
     pub(super) fn remove(&mut self, key: u64) -> Option<T> {
+        let free = self.free;
+        let was = replace(self.let_go(key)?, What::Free(free));
+        self.free = index(key);
+        if let What::Full(value) = was { Some(value) } else { None }
+    }
+
+    /// The same where the value is of no use any more: it is dropped in its place.
+    pub(super) fn discard(&mut self, key: u64) {
+        let free = self.free;
+        if let Some(what) = self.let_go(key) {
+            *what = What::Free(free);
+            self.free = index(key);
+        }
+    }
+
+    /// Makes a number stale. Its place is not free yet.
+    fn let_go(&mut self, key: u64) -> Option<&mut What<T>> {
         let slot = self.slots.get_mut(index(key) as usize)?;
         if u64::from(slot.generation) != key >> 32 || matches!(slot.what, What::Free(_)) {
             return None;
         }
-        let was = replace(&mut slot.what, What::Free(self.free));
         slot.generation = slot.generation.wrapping_add(1);
-        self.free = index(key);
         self.len -= 1;
-        if let What::Full(value) = was { Some(value) } else { None }
+        Some(&mut slot.what)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
@@ -199,7 +214,12 @@ mod tests {
                     let mut keys: Vec<u64> = map.keys().copied().collect();
                     keys.sort_unstable();
                     let key = keys[usize::from(n) % keys.len()];
-                    prop_assert_eq!(slab.remove(key), map.remove(&key));
+                    let was = map.remove(&key);
+                    if n % 2 == 0 {
+                        prop_assert_eq!(slab.remove(key), was);
+                    } else {
+                        slab.discard(key);
+                    }
                     gone.push(key);
                 }
                 prop_assert_eq!(slab.iter().map(|(key, n)| (key, *n)).collect::<HashMap<_, _>>(), map.clone());
