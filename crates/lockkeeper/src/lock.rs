@@ -213,9 +213,13 @@ impl Lock {
     async fn take(&self, wait: Option<Duration>) -> Result<Result<Guard, Option<Held>>> {
         let spec = self.spec(wait)?;
         let span = trace::acquire(&spec, self.keeper.engine.info.scheme);
-        let acquiring = self.keeper.engine.acquire(&spec);
-        let acquired =
-            if span.is_disabled() { acquiring.await } else { Box::pin(acquiring.instrument(span.clone())).await };
+        let engine = &self.keeper.engine;
+        // Awaited where it is made: a variable in between would be a copy of it.
+        let acquired = if span.is_disabled() {
+            engine.acquire(&spec).await
+        } else {
+            Box::pin(engine.acquire(&spec).instrument(span.clone())).await
+        };
         trace::acquired(&span, &acquired);
         Ok(self.made(acquired?))
     }

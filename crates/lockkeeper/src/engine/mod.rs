@@ -28,7 +28,7 @@ use crate::store::{LossReason, Release, Runtime, Store, StoreInfo};
 use crate::token::HolderId;
 use alarm::Limit;
 use home::Home;
-use state::{Ids, Life, Sender, State};
+use state::{Ids, Later, Life, Sender, State};
 use std::future::Future;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -88,10 +88,9 @@ impl Engine {
     fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let answer = act(&mut state);
-        let (now, wake) = state.leaves();
-        let left = now.left && state.life != Life::Open;
-        drop(state);
-        now.act(&self.metrics);
+        let (left, wake) = state.news();
+        let left = left && state.life != Life::Open;
+        Later::act(state, &self.metrics);
         if left {
             self.settled();
         }

@@ -1,6 +1,7 @@
 //! What a step leaves to do once the lock on the tables is gone. Wakers, subscribers and recorders run code of the
 //! caller, which may use the tables again. So they never run under the tables' lock.
 
+use super::State;
 use super::few::Few;
 use crate::engine::cell::Cell;
 use crate::error::Error;
@@ -8,8 +9,9 @@ use crate::machine::hold::Phase;
 use crate::metrics::Metrics;
 use crate::name::LockName;
 use crate::store::LossReason;
+use metrics::Counter;
 use std::mem::take;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -53,25 +55,19 @@ pub(super) enum News {
     LateGrant(LockName),
 }
 
-/// What is to be done now that the tables are free.
-pub(in crate::engine) struct Now {
-    pub(in crate::engine) left: bool,
-    counts: Counts,
-    rest: Option<Rest>,
-}
-
 impl Later {
-    /// Takes out what is to be done; what most steps have nothing of is moved only if there is some.
-    pub(in crate::engine) fn take(&mut self) -> Now {
-        let rest = (!self.rest.is_empty()).then(|| take(&mut self.rest));
-        Now { left: take(&mut self.left), counts: take(&mut self.counts), rest }
-    }
-}
-
-impl Now {
-    pub(in crate::engine) fn act(self, metrics: &Metrics) {
-        self.counts.tell(metrics);
-        if let Some(rest) = self.rest {
+    /// Gives the tables free, and then does what the step has left to do. What most steps have nothing of is moved only if
+    /// there is some.
+    pub(in crate::engine) fn act(mut tables: MutexGuard<'_, State>, metrics: &Metrics) {
+        let later = &mut tables.later;
+        let counts = (!later.counts.is_empty()).then(|| take(&mut later.counts));
+        if later.rest.is_empty() {
+            drop(tables);
+            counts.inspect(|counts| counts.tell(metrics));
+        } else {
+            let rest = take(&mut later.rest);
+            drop(tables);
+            counts.inspect(|counts| counts.tell(metrics));
             rest.act(metrics);
         }
     }
@@ -97,17 +93,22 @@ impl Rest {
 }
 
 impl Counts {
+    fn is_empty(&self) -> bool {
+        let Self { waiters, renewed, renew_failed, renew_lost, released, release_retries, let_go } = self;
+        *waiters == 0 && renewed | renew_failed | renew_lost | released | release_retries == 0 && let_go.is_none()
+    }
+
     fn tell(&self, metrics: &Metrics) {
-        let counters = [
-            (self.renewed, &metrics.renewed),
-            (self.renew_failed, &metrics.renew_failed),
-            (self.renew_lost, &metrics.renew_lost),
-            (self.released, &metrics.released),
-            (self.release_retries, &metrics.release_retries),
-        ];
-        for (count, counter) in counters.into_iter().filter(|(count, _)| *count > 0) {
-            counter.increment(count.into());
-        }
+        let tell = |count: u32, counter: &Counter| {
+            if count > 0 {
+                counter.increment(count.into());
+            }
+        };
+        tell(self.renewed, &metrics.renewed);
+        tell(self.renew_failed, &metrics.renew_failed);
+        tell(self.renew_lost, &metrics.renew_lost);
+        tell(self.released, &metrics.released);
+        tell(self.release_retries, &metrics.release_retries);
         if self.waiters != 0 {
             metrics.waiters.increment(f64::from(self.waiters));
         }

@@ -27,7 +27,8 @@ pub(in crate::engine) use entries::{Calls, Life, Next, Sender, Work};
 use entries::{Entry, Keyed, Parked, Role};
 pub(crate) use entries::{Spec, Turn};
 pub(in crate::engine) use ids::Ids;
-use later::{Later, News, Now};
+pub(in crate::engine) use later::Later;
+use later::News;
 use queues::Queues;
 use slab::Slab;
 use std::collections::HashMap;
@@ -83,9 +84,9 @@ impl State {
         }
     }
 
-    /// What the step leaves to do outside the lock, and whether the thread must look at its timers again.
-    pub(in crate::engine) fn leaves(&mut self) -> (Now, bool) {
-        (self.later.take(), std::mem::take(&mut self.timers.wake_thread))
+    /// Whether a claim has left the tables, and whether the thread must look at its timers again, since this was asked last.
+    pub(in crate::engine) fn news(&mut self) -> (bool, bool) {
+        (std::mem::take(&mut self.later.left), std::mem::take(&mut self.timers.wake_thread))
     }
 
     /// Runs a queue, by its number; without effect when it has gone. Returns the turn of task `me`; other tasks that get a

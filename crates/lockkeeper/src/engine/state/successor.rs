@@ -18,7 +18,7 @@ impl State {
         let next = self.next_of(queue).filter(|task| lane.is_some() && self.lane_of(*task) == lane);
         let turn = self.step(queue, queue::Input::Ended(key), next, now)?;
         let task = next?;
-        let asking = if let Turn::Try(claim) = turn { self.to_ask(task, claim, now) } else { None };
+        let asking = if let Turn::Try(claim) = turn { self.call_for(task, claim, now) } else { None };
         if asking.is_none() {
             self.turn_of(task, turn);
         }
@@ -36,7 +36,7 @@ impl State {
         parked.successor.as_ref().map(|successor| successor.lane)
     }
 
-    fn to_ask(&mut self, task: u64, key: u64, now: Stamp) -> Option<ToAsk> {
+    fn call_for(&mut self, task: u64, key: u64, now: Stamp) -> Option<ToAsk> {
         let parked = self.tasks.get(&task)?;
         let (successor, waker) = (parked.successor.clone()?, parked.waker.clone()?);
         let fresh = self.ids.fresh(now)?;
