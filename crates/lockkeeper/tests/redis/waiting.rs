@@ -4,6 +4,8 @@
 use lockkeeper::store::{Event, Sink, Store};
 use lockkeeper::stores::redis::RedisStore;
 use lockkeeper::{ErrorKind, Guard, Keeper};
+use std::future::Future;
+use std::io::{BufRead, BufReader, Write};
 use std::time::{Duration, Instant};
 use testkit::{Proxy, RedisServer, SOON, eventually};
 use tokio::task::JoinSet;
@@ -50,6 +52,47 @@ async fn a_wait_of_twenty_leases_keeps_its_place() {
 #[ignore = "takes five minutes: scripts/test-extended"]
 async fn a_wait_of_three_hundred_leases_keeps_its_place() {
     wait_long(Duration::from_secs(300)).await;
+}
+
+/// Everything that is published while `act` runs: channels and messages, in order.
+async fn published(server: &RedisServer, act: impl Future<Output = ()>) -> Vec<(String, String)> {
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", server.port())).expect("connected");
+    stream.write_all(b"PSUBSCRIBE lk:k:* end\r\n").expect("sent");
+    let mut lines = BufReader::new(stream).lines().map(|line| line.expect("read"));
+    // The answer for each pattern ends with how many there are.
+    lines.find(|line| line == ":2").expect("it listens");
+    act.await;
+    server.cli(&["PUBLISH", "end", ""]);
+    let mut seen = Vec::new();
+    loop {
+        // `pmessage`, pattern, channel, message; each text stands behind its length.
+        lines.find(|line| line == "pmessage").expect("a message");
+        let texts: Vec<String> = lines.by_ref().skip(1).step_by(2).take(3).collect();
+        if texts[1] == "end" {
+            return seen;
+        }
+        seen.push((texts[1].clone(), texts[2].clone()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_goes_out_before_the_answer_to_the_release_that_hands_over() {
+    let server = RedisServer::new();
+    let ttl = Duration::from_secs(30);
+    let (holder, waiter) = (keeper(server.port(), ttl).await, keeper(server.port(), ttl).await);
+    let seen = published(&server, async {
+        // Without a waiter, nothing is told.
+        holder.lock("job").acquire().await.expect("free").release().await.expect("released");
+        let guard = holder.lock("job").acquire().await.expect("free");
+        let waiting = tokio::spawn(async move { waiter.lock("job").acquire().await });
+        eventually(SOON, "it is in line", || server.cli(&["ZCARD", "lk:q:{job}"]) == "1");
+        guard.release().await.expect("released");
+        waiting.await.expect("no panic").expect("granted").release().await.expect("released");
+    })
+    .await;
+    let [own, grant] = seen.as_slice() else { panic!("{seen:?}") };
+    // A server writes first to the client that has something to read last.
+    assert!(own.1.is_empty() && grant.1.ends_with(":job") && own.0 != grant.0, "{seen:?}");
 }
 
 /// Which connections of a server are cut.

@@ -52,7 +52,7 @@ impl RedisStore {
         let call = Call::empty().key(layout.prefix(), name);
         let is_release = step == Step::Release;
         let call = if is_release {
-            keys::release_args(call, claim)
+            keys::release_args(call, claim, connection.line.channel.as_deref())
         } else {
             if claim.queue {
                 self.missed.store(true, Ordering::Relaxed);

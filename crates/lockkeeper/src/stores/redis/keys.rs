@@ -135,18 +135,21 @@ pub(super) fn push_head(into: &mut Vec<u8>, claim: &Claim, note: &str) {
     into.push(b':');
 }
 
-/// The arguments of a release: the beginning of the value that it ends, and how long its tombstone lives, if any.
-pub(super) fn release_args(call: Call, claim: &Claim) -> Call {
+/// The arguments of a release: the beginning of the value that it ends, and how long its tombstone lives. Without a
+/// tombstone, the channel of the connection it goes through, if that has one.
+pub(super) fn release_args(call: Call, claim: &Claim, own: Option<&str>) -> Call {
     let begin = |text: &mut Vec<u8>| {
         push_holder(text, claim.holder);
         text.push(b'-');
     };
-    let tombstone = |text: &mut Vec<u8>| {
+    let tombstone_or_channel = |text: &mut Vec<u8>| {
         if claim.unsettled && !planted("no-tombstone") {
             push_millis(text, claim.ttl + TOMBSTONE_EXTRA);
+        } else if let Some(own) = own {
+            text.extend_from_slice(own.as_bytes());
         }
     };
-    call.with(begin).with(tombstone)
+    call.with(begin).with(tombstone_or_channel)
 }
 
 /// `x`, `s` or `p` with its limit.

@@ -100,7 +100,7 @@ impl RedisStore {
     }
 
     pub(super) async fn release_all(&self, claims: &[Claim]) -> Vec<Result<Release>> {
-        let call = |claim: &Claim, keys: Keys| keys::release_args(self.call(keys, Some(claim.holder)), claim);
+        let call = |claim: &Claim, keys: Keys| keys::release_args(self.call(keys, Some(claim.holder)), claim, None);
         self.batch(claims, Step::Release, call, Self::released).await
     }
 

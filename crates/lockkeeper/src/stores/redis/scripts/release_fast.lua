@@ -30,6 +30,9 @@
           end
           if not spent then
             redis.call('SET', K, 'lk2:' .. head[1] .. 'h:' .. life .. ':' .. note .. ':' .. token, 'PX', life)
+            -- A server writes to clients in the reverse order in which they first have something to read. With a message of
+            -- its own before the grant, the client that releases gets its answer after the grant has gone out.
+            if own then redis.pcall('PUBLISH', 'lk:k:' .. own, '') end
             redis.pcall('PUBLISH', 'lk:k:' .. channel,
               head[1] .. ':' .. token .. ':' .. stamp .. ':' .. life .. ':' .. K)
             redis.call('HDEL', waiters, head[1])
