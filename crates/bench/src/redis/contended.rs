@@ -1,8 +1,10 @@
 //! Many waiters of one lock, against a baton of BLPOP and RPUSH with one connection per waiter. The server passes the
 //! baton in order of arrival, but it is no lock: it has no lease, no owner, no token. Once with a thread for every
 //! waiter, the least there is; once with tasks on the runtime and the driver that the locks use.
+//!
+//! Every keeper has a runtime of its own, as in a process of its own. Waiters with a keeper each have a thread each.
 
-use super::{client, connect, pin, runtime, wire};
+use super::{client, connect, pin, wire};
 use crate::measure::{Cost, Spent, medians, quantile};
 use lockkeeper::Keeper;
 use redis::Cmd;
@@ -180,35 +182,48 @@ async fn pause() {
     tokio::task::spawn_blocking(|| std::thread::sleep(hold())).await.unwrap();
 }
 
-/// Waiters spread over some keepers, and a keeper to start with.
-struct Locks(Vec<Keeper>, Keeper);
+/// Keepers of waiters, each with a runtime of its own, and a keeper to start with.
+struct Locks(Vec<(Runtime, Keeper)>, Keeper);
 
 impl Locks {
-    fn new(runtime: &Runtime, server: &RedisServer, keepers: usize) -> Self {
-        let connect = || runtime.block_on(Keeper::connect(server.url())).unwrap();
-        Self((0..keepers).map(|_| connect()).collect(), connect())
+    fn new(runtime: &Runtime, server: &RedisServer, keepers: usize, own: fn() -> Runtime) -> Self {
+        let connect = |runtime: &Runtime| runtime.block_on(Keeper::connect(server.url())).unwrap();
+        let apart = || {
+            let runtime = own();
+            let keeper = connect(&runtime);
+            (runtime, keeper)
+        };
+        Self((0..keepers).map(|_| apart()).collect(), connect(runtime))
     }
 
-    /// What each waiter saw, and how many commands were sent beside theirs.
-    async fn run(&self, waiters: usize, time: Duration) -> (Vec<Seen>, u64) {
+    /// One waiter for each keeper, with a thread of its own: what each saw, and how many commands were sent beside theirs.
+    fn threads(&self, runtime: &Runtime, time: Duration) -> (Vec<Seen>, u64) {
         let course = Course::new(time);
+        let guard = runtime.block_on(self.1.lock(NAME).acquire()).unwrap();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.0.len())
+                .map(|i| {
+                    let (own, keeper) = &self.0[i];
+                    // Its thread has nothing else to do, so the hold blocks it.
+                    let waiting = waiter(keeper.clone(), course.clone(), async || std::thread::sleep(hold()));
+                    scope.spawn(move || own.block_on(own.spawn(waiting)).unwrap())
+                })
+                .collect();
+            let beside = runtime.block_on(begin(&self.1, guard, self.0.len(), &course));
+            (threads.into_iter().map(|thread| thread.join().unwrap()).collect(), beside)
+        })
+    }
+
+    /// Waiters spread over the keepers as tasks: what each saw, and how many commands were sent beside theirs.
+    async fn tasks(&self, waiters: usize) -> (Vec<Seen>, u64) {
+        let course = Course::new(Duration::ZERO);
         let guard = self.1.lock(NAME).acquire().await.unwrap();
-        let spawn = |i: usize| tokio::spawn(waiter(self.0[i % self.0.len()].clone(), course.clone()));
+        let spawn = |i: usize| {
+            let (runtime, keeper) = &self.0[i % self.0.len()];
+            runtime.spawn(waiter(keeper.clone(), course.clone(), pause))
+        };
         let tasks: Vec<_> = (0..waiters).map(spawn).collect();
-        let mut beside = 2;
-        let end = Instant::now() + testkit::SOON;
-        // Waiters of one keeper share its place in line.
-        loop {
-            beside += 1;
-            let waiting = self.1.inspect(NAME).await.unwrap().map_or(0, |record| record.waiting);
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            if waiting as usize == self.0.len() {
-                break;
-            }
-            assert!(Instant::now() < end, "{waiting} wait");
-        }
-        course.start();
-        guard.release().await.unwrap();
+        let beside = begin(&self.1, guard, self.0.len(), &course).await;
         let mut seen = Vec::new();
         for task in tasks {
             seen.push(task.await.unwrap());
@@ -217,7 +232,36 @@ impl Locks {
     }
 }
 
-async fn waiter(keeper: Keeper, course: Arc<Course>) -> Seen {
+/// Waits until all keepers are in line, and releases; how many commands that took.
+async fn begin(keeper: &Keeper, guard: lockkeeper::Guard, keepers: usize, course: &Course) -> u64 {
+    let mut beside = 2;
+    let end = Instant::now() + testkit::SOON;
+    // Waiters of one keeper share its place in line.
+    loop {
+        beside += 1;
+        let waiting = keeper.inspect(NAME).await.unwrap().map_or(0, |record| record.waiting);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        if waiting as usize == keepers {
+            break;
+        }
+        assert!(Instant::now() < end, "{waiting} wait");
+    }
+    course.start();
+    guard.release().await.unwrap();
+    beside
+}
+
+/// With as many workers as there are cores: one.
+fn single() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Driven by one thread.
+fn thread() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn waiter(keeper: Keeper, course: Arc<Course>, pause: impl AsyncFn() + Send + 'static) -> Seen {
     let mut seen = Seen::default();
     loop {
         let asked = course.now();
@@ -244,10 +288,11 @@ pub(super) fn drain() {
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     for (waiters, rounds) in [(8, 80), (64, 20)] {
         let server = RedisServer::new();
-        let runtime = runtime();
+        let runtime = single();
         let mut batons = Batons::new(&server, waiters);
         let mut task_batons = TaskBatons::new(&runtime, &server, waiters);
-        let groups = [waiters, 4, 1].map(|keepers| Locks::new(&runtime, &server, keepers));
+        let apart = Locks::new(&runtime, &server, waiters, thread);
+        let groups = [4, 1].map(|keepers| Locks::new(&runtime, &server, keepers, single));
         let mut handed: [Vec<f64>; SUBJECTS] = Default::default();
         // Counted for the locks only: the batons' commands in this part are not told apart from their set-up.
         let mut sent = [0; SUBJECTS];
@@ -261,10 +306,13 @@ pub(super) fn drain() {
             let spent = Spent::begin(&pids);
             all.push(task_batons.run(&runtime));
             costs[1].push(spent.end(each));
-            for ((group, sent), costs) in groups.iter().zip(&mut sent[2..]).zip(&mut costs[2..]) {
+            for (i, (sent, costs)) in sent[2..].iter_mut().zip(&mut costs[2..]).enumerate() {
                 let before = wire(&server);
                 let spent = Spent::begin(&pids);
-                let (seen, beside) = runtime.block_on(group.run(waiters, Duration::ZERO));
+                let (seen, beside) = match i.checked_sub(1) {
+                    None => apart.threads(&runtime, Duration::ZERO),
+                    Some(group) => runtime.block_on(groups[group].tasks(waiters)),
+                };
                 costs.push(spent.end(each));
                 *sent += if round > 0 { wire(&server) - before - beside } else { 0 };
                 all.push(seen);
@@ -307,13 +355,13 @@ pub(super) fn steady() {
     println!("|---|---|---|---|---|---|---|---|---|");
     for waiters in [8, 64] {
         let server = RedisServer::new();
-        let runtime = runtime();
+        let runtime = single();
         let before = wire(&server);
         let baton = Batons::new(&server, waiters).run(TIME);
         let mut rows = vec![(baton, wire(&server) - before)];
-        let locks = Locks::new(&runtime, &server, waiters);
+        let locks = Locks::new(&runtime, &server, waiters, thread);
         let before = wire(&server);
-        let (seen, beside) = runtime.block_on(locks.run(waiters, TIME));
+        let (seen, beside) = locks.threads(&runtime, TIME);
         rows.push((seen, wire(&server) - before - beside));
         let speed = |seen: &[Seen]| seen.iter().map(|s| s.handed.len()).sum::<usize>() as f64 / TIME.as_secs_f64();
         let longest = |seen: &[Seen]| seen.iter().map(|s| s.longest).fold(0.0, f64::max) / 1e3;
