@@ -3,6 +3,7 @@ CREATE OR REPLACE FUNCTION {s}.release_one(my_name bytea, me uuid, tomb bigint) 
 DECLARE
     l {s}.lock;
     was {s}.lock;
+    w {s}.claim;
     at bigint;
     a {s}.answer;
     ended integer;
@@ -17,6 +18,22 @@ BEGIN
     END IF;
     was := l;
     at := {now};
+    -- The usual line: an Exclusive holder, and a living Exclusive waiter first. What stands behind it is looked at later.
+    IF tomb IS NULL AND l.holder = me AND l.expires > at AND l.others > 0 AND l.token < {last} THEN
+        DELETE FROM {s}.claim c
+        WHERE c.name = my_name AND c.seq = (SELECT min(x.seq) FROM {s}.claim x WHERE x.name = my_name)
+            AND c.kind = 'waiter' AND c.mode = 0 AND c.expires > at AND c.expires <= at + c.ttl
+        RETURNING * INTO w;
+        IF FOUND THEN
+            UPDATE {s}.lock x SET token = greatest(l.token + 1, at), others = l.others - 1, holder = w.holder,
+                expires = at + w.ttl, ttl = w.ttl, since = at, host = w.host, pid = w.pid, label = w.label,
+                keeper = w.keeper, stamp = w.stamp, lease = w.ttl
+            WHERE x.name = my_name RETURNING x.token INTO l.token;
+            PERFORM {s}.tell(w, l.token);
+            a.code := 1;
+            RETURN a;
+        END IF;
+    END IF;
     IF l.holder = me THEN
         IF l.expires > at THEN a.code := 1; END IF;
         l := {s}.freed(l);
