@@ -22,13 +22,13 @@ fn odd_keeper(bench: &Bench) -> (Arc<Misbehaving>, Faults, Keeper) {
     odd.ordered = true;
     let odd = Arc::new(odd);
     let (faults, store) = Faults::wrap(odd.clone() as Arc<dyn Store>);
-    let keeper = bench.builder().open(store).unwrap();
+    let keeper = bench.builder().open(store).expect("opened");
     (odd, faults, keeper)
 }
 
 /// The lock is held, another task waits for it, and the holder releases; neither answer has come yet.
 fn handing_over<'a>(faults: &Faults, lock: &'a Lock) -> (Probe<'a, Result<Guard>>, Probe<'a, Result<()>>) {
-    let held = now(lock.acquire()).unwrap();
+    let held = now(lock.acquire()).expect("free");
     let mut next = Probe::new(lock.acquire());
     next.pend();
     faults.hold_reply(Op::Release);
