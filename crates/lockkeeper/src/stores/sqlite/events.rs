@@ -4,23 +4,52 @@
 //! attributes with inotify, so other commits wake no keeper. Where there is no inotify, or no more of
 //! it to be had, the database is asked every 20 ms while this keeper waits.
 
-use super::worker::Signals;
 use crate::log::say;
-use crate::store::Event;
+use crate::store::{Event, Sink};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 
 /// How often the database is asked when nothing tells of changes: far below what a person or a lease notices.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The stream of events of one store.
+/// What the worker tells the store besides its answers.
+#[derive(Debug, Default)]
+pub(super) struct Signals {
+    /// Where events go, once the keeper tends the store. Before that, grants are left to the first look.
+    sink: Mutex<Option<Sink>>,
+    /// Whether this keeper has places in line, so that a watch pays.
+    pub(super) armed: AtomicBool,
+    /// Rung when `armed` becomes true.
+    pub(super) changed: Notify,
+}
+
+impl Signals {
+    pub(super) fn tell_to(&self, sink: Sink) {
+        *self.sink.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
+    }
+
+    pub(super) fn sink(&self) -> Option<Sink> {
+        self.sink.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells events on this thread: each wakes a task. Never while the worker is locked, since a waker runs code of the
+    /// caller.
+    pub(super) fn tell(&self, events: Vec<Event>) {
+        if !events.is_empty()
+            && let Some(sink) = self.sink()
+        {
+            events.into_iter().for_each(|event| sink.tell(event));
+        }
+    }
+}
+
+/// Watches the file of one store.
 #[derive(Debug)]
 pub(super) struct Watch {
     path: PathBuf,
-    events: mpsc::UnboundedReceiver<Event>,
     signals: Arc<Signals>,
     source: Source,
     watching: bool,
@@ -34,12 +63,12 @@ enum Source {
 }
 
 impl Watch {
-    pub(super) fn new(path: PathBuf, events: mpsc::UnboundedReceiver<Event>, signals: Arc<Signals>) -> Self {
-        Self { path, events, signals, source: Source::Poll, watching: false }
+    pub(super) fn new(path: PathBuf, signals: Arc<Signals>) -> Self {
+        Self { path, signals, source: Source::Poll, watching: false }
     }
 
-    /// The next event; `look` makes the worker read what was handed over and send it here. Cancel safe.
-    pub(super) async fn next(&mut self, look: impl Fn()) -> Event {
+    /// Never ends; `look` makes the worker read what was handed over and tell it. Cancel safe.
+    pub(super) async fn run(&mut self, look: impl Fn()) {
         loop {
             let armed = self.signals.armed.load(Ordering::Acquire);
             if armed && !self.watching {
@@ -48,7 +77,6 @@ impl Watch {
                 look();
             }
             tokio::select! {
-                event = self.events.recv() => return or_pending(event).await,
                 () = self.signals.changed.notified(), if !armed => {}
                 // The first sign that finds no waiter ends the watch, since most keepers wait again soon.
                 going_on = changed(&self.source), if self.watching => {
@@ -105,13 +133,6 @@ async fn changed(source: &Source) -> bool {
     }
 }
 
-async fn or_pending(event: Option<Event>) -> Event {
-    match event {
-        Some(event) => event,
-        None => std::future::pending().await,
-    }
-}
-
 #[cfg(target_os = "linux")]
 mod linux {
     use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init, remove_watch};
@@ -158,23 +179,24 @@ mod linux {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::LockName;
     use std::cell::Cell;
 
     #[tokio::test]
     async fn without_a_watch_the_database_is_asked_again_and_again() {
         let signals = Arc::new(Signals::default());
         signals.armed.store(true, Ordering::Release);
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let mut watch = Watch::new("/nowhere/to/be/watched".into(), receiver, signals);
-        let (looks, wake) = (Cell::new(0), Event::Wake(LockName::new("x").unwrap()));
+        let mut watch = Watch::new("/nowhere/to/be/watched".into(), signals);
+        let (looks, enough) = (Cell::new(0), Notify::new());
         let look = || {
             looks.set(looks.get() + 1);
             if looks.get() == 3 {
-                sender.send(wake.clone()).unwrap();
+                enough.notify_one();
             }
         };
-        assert_eq!(watch.next(look).await, wake);
+        tokio::select! {
+            () = watch.run(look) => unreachable!("it never ends"),
+            () = enough.notified() => {}
+        }
         assert_eq!(looks.get(), 3);
     }
 }

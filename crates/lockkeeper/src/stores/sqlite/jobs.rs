@@ -60,6 +60,12 @@ pub(super) struct Job {
 }
 
 impl Job {
+    /// A call, and its answer.
+    pub(super) fn new(op: Op, tried: bool) -> (Self, oneshot::Receiver<Result<Answer>>) {
+        let (reply, answer) = oneshot::channel();
+        (Self { op, tried, reply }, answer)
+    }
+
     /// An acquire whose caller has given up: it counts as lost on the way, and the release that follows it does the
     /// rest. After a stall there may be many of them.
     pub(super) fn is_abandoned(&self) -> bool {

@@ -2,9 +2,9 @@
 //!
 //! **Algorithm.** One thread per store works on its connection. It gathers what is pending into one `BEGIN IMMEDIATE …
 //! COMMIT`, renewals first, and answers after the commit; a lone claim on an uncontended Exclusive lock is a single
-//! statement. When nothing is pending and no flush is due (`synchronous=normal`), the caller runs that statement itself:
-//! it takes less time than waking the thread, and it never waits, neither for another process nor for a checkpoint,
-//! which only the thread does. Everything else reads the name's rows, runs the same pure step as the memory store, and writes back what
+//! statement. When nothing is pending and no flush is due (`synchronous=normal`), the caller runs that statement itself,
+//! and a lone release with a short line: it takes less time than waking the thread, and it never waits, neither for another
+//! process nor for a checkpoint, which only the thread does. Everything else reads the name's rows, runs the same pure step as the memory store, and writes back what
 //! changed. A release hands over to the next waiter in its own transaction and touches the file, which other processes
 //! watch.
 //!
@@ -39,6 +39,7 @@ mod checks;
 mod events;
 mod fast_path;
 mod file;
+mod here;
 mod jobs;
 mod options;
 mod rows;
@@ -57,14 +58,14 @@ use crate::store::{
 };
 use crate::token::{HolderId, Token};
 use async_trait::async_trait;
-use events::Watch;
+use events::{Signals, Watch};
 use jobs::{Answer, Job, Op};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use worker::{Signals, Worker};
+use worker::Worker;
 
 pub use options::{SqliteOptions, Synchronous};
 
@@ -109,6 +110,7 @@ pub struct SqliteStore {
     direct: Option<Weak<Mutex<Worker>>>,
     /// Disconnected when the worker has ended.
     ended: std::sync::Mutex<mpsc::Receiver<()>>,
+    signals: Arc<Signals>,
     watch: tokio::sync::Mutex<Watch>,
 }
 
@@ -132,8 +134,7 @@ impl SqliteStore {
         // SQLite keeps signed 64-bit numbers, hence not the highest bit.
         let keeper = (HolderId::random().map_err(during)?.to_u128() as u64) >> 1;
         let signals = Arc::new(Signals::default());
-        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
-        let worker = Arc::new(Mutex::new(Worker::new(opened, boot, keeper, signals.clone(), sender)));
+        let worker = Arc::new(Mutex::new(Worker::new(opened, boot, keeper, signals.clone())));
         let direct = (options.synchronous == Synchronous::Normal).then(|| Arc::downgrade(&worker));
         let queued = Arc::new(AtomicUsize::new(0));
         let done = queued.clone();
@@ -146,8 +147,8 @@ impl SqliteStore {
             drop(ending);
         });
         spawned.map_err(|e| during(Error::unavailable(format!("no thread for the store: {e}")).with_source(e)))?;
-        let watch = tokio::sync::Mutex::new(Watch::new(path.clone(), receiver, signals));
-        Ok(Self { path, jobs: Some(jobs), queued, direct, ended: ended.into(), watch })
+        let watch = tokio::sync::Mutex::new(Watch::new(path.clone(), signals.clone()));
+        Ok(Self { path, jobs: Some(jobs), queued, direct, ended: ended.into(), signals, watch })
     }
 
     /// The file, as an absolute path.
@@ -155,41 +156,53 @@ impl SqliteStore {
         &self.path
     }
 
-    fn send(&self, op: Op, tried: bool) -> oneshot::Receiver<Result<Answer>> {
-        let (reply, answer) = oneshot::channel();
+    fn send(&self, op: Op) -> oneshot::Receiver<Result<Answer>> {
+        let (job, answer) = Job::new(op, false);
+        self.queue(job);
+        answer
+    }
+
+    fn queue(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
             self.queued.fetch_add(1, Ordering::AcqRel);
             // A worker that has ended drops the reply, and that is what the caller sees.
-            let _ = jobs.send(Job { op, tried, reply });
+            let _ = jobs.send(job);
         }
-        answer
     }
 
     async fn ask(&self, op: Op) -> Result<Answer> {
         let mut tried = false;
-        if matches!(op, Op::Acquire(_) | Op::Release(_))
-            && let Some(answer) = self.ask_directly(&op, &mut tried)
-        {
-            return Ok(answer);
+        if matches!(op, Op::Acquire(_) | Op::Release(_)) {
+            let single = |worker: &mut Worker| {
+                tried = true;
+                worker.single_here(&op)
+            };
+            if let Some(answer) = self.here(single) {
+                return Ok(answer);
+            }
         }
-        self.send(op, tried).await.unwrap_or_else(|_| Err(broken("the store's thread has ended")))
+        let (job, answer) = Job::new(op, tried);
+        if tried && let Some(answer) = self.here(|worker| worker.release_here(&job)) {
+            return answer;
+        }
+        self.queue(job);
+        answer.await.unwrap_or_else(|_| Err(broken("the store's thread has ended")))
     }
-}
 
-impl SqliteStore {
-    /// The answer to a lone claim, when this thread can have it without waiting for anybody.
-    fn ask_directly(&self, op: &Op, tried: &mut bool) -> Option<Answer> {
+    /// What `work` answers, when this thread can do it without waiting for anybody.
+    fn here<T>(&self, work: impl FnOnce(&mut Worker) -> Option<T>) -> Option<T> {
         // Not past those who queue, and not on a thread that renewals and deadlines depend on.
         if self.queued.load(Ordering::Acquire) > 0 || lane::is_upkeep() {
             return None;
         }
-        let worker = self.direct.as_ref()?.upgrade()?;
-        let mut worker = worker.try_lock().ok()?;
-        *tried = true;
-        let (answer, tidy) = worker.directly(op)?;
+        let shared = self.direct.as_ref()?.upgrade()?;
+        let mut worker = shared.try_lock().ok()?;
+        let answer = work(&mut worker)?;
+        let (tidy, events) = (worker.wants_tidying(), worker.events());
         drop(worker);
+        self.signals.tell(events);
         if tidy {
-            drop(self.send(Op::Tidy, false));
+            drop(self.send(Op::Tidy));
         }
         Some(answer)
     }
@@ -281,9 +294,10 @@ impl Store for SqliteStore {
 
     async fn tend(&self, events: Sink) {
         let mut watch = self.watch.lock().await;
-        loop {
-            events.tell(watch.next(|| drop(self.send(Op::Look, false))).await);
-        }
+        self.signals.tell_to(events);
+        // For what was handed over before.
+        drop(self.send(Op::Look));
+        watch.run(|| drop(self.send(Op::Look))).await;
     }
 
     fn registers(&self) -> Option<&dyn Register> {

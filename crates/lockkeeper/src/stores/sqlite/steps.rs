@@ -128,6 +128,13 @@ impl Steps {
         }
     }
 
+    /// How many holders and waiters the name of a claim has beside an Exclusive holder.
+    pub(super) fn others(&self, claim: &Claim) -> rusqlite::Result<u32> {
+        let mut statement = self.conn.prepare_cached("SELECT others FROM lock WHERE name = :name")?;
+        let others = statement.query_row(named_params! { ":name": claim.name.as_bytes() }, |row| row.get(0));
+        Ok(others.optional()?.unwrap_or(0))
+    }
+
     pub(super) fn break_lock(&mut self, name: &LockName, token: Token, at: At) -> Result<Break, Fault> {
         self.step(name, at, |slot| slot.break_lock(token, at))
     }

@@ -208,6 +208,44 @@ async fn a_hand_over_within_one_store_is_told_too() {
     assert!(matches!(event(&mut Listener::of(&store)).await, Event::Granted(id, _) if id == waiter.holder));
 }
 
+/// Whether a call is done when its caller has polled it once, which it is when no other thread works on it.
+async fn is_done_here(call: impl Future<Output = Result<Release>>) -> bool {
+    let mut call = std::pin::pin!(call);
+    let first = std::future::poll_fn(|cx| std::task::Poll::Ready(call.as_mut().poll(cx).is_ready())).await;
+    if !first {
+        assert_eq!(call.await.unwrap(), Release::Released);
+    }
+    first
+}
+
+#[tokio::test]
+async fn a_callers_own_thread_hands_over_while_the_line_is_short_and_no_other_process_writes() {
+    let dir = Dir::new();
+    let (a, b) = (dir.store(), dir.store());
+    for (waiters, here) in [(1, true), (16, true), (17, false)] {
+        let holder = claim("x");
+        granted(&a, &holder).await;
+        let mut line = Vec::new();
+        for place in 1..=waiters {
+            line.push(claim("x"));
+            assert_eq!(held(&b, &line[place - 1]).await.place, u32::try_from(place).ok());
+        }
+        assert_eq!(is_done_here(release(&a, &holder)).await, here, "{waiters} wait");
+        for waiter in line {
+            assert!(matches!(renew(&b, &waiter).await.unwrap(), Renewal::Granted(_)));
+            release(&b, &waiter).await.unwrap();
+        }
+    }
+    let (holder, waiter) = (claim("x"), claim("x"));
+    granted(&a, &holder).await;
+    held(&b, &waiter).await;
+    let writer = dir.sql();
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let ended = tokio::join!(is_done_here(release(&a, &holder)), async { writer.execute_batch("COMMIT").unwrap() });
+    assert!(!ended.0, "it does not wait for another writer");
+    assert!(matches!(renew(&b, &waiter).await.unwrap(), Renewal::Granted(_)));
+}
+
 #[tokio::test]
 async fn breaking_hands_over_and_tells_the_broken_holder() {
     let dir = Dir::new();

@@ -1,6 +1,7 @@
 //! The one thread that talks to the database: it gathers what is pending into one transaction and answers after the
 //! commit.
 
+use super::events::Signals;
 use super::jobs::{Answer, Job, Op, Pending};
 use super::rows::Fault;
 use super::schema::Opened;
@@ -12,11 +13,10 @@ use crate::store::slot::At;
 use crate::store::{Claim, Event};
 use crate::token::HolderId;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc};
 
 /// After how many commits the log is moved to the database.
 const LOG_COMMITS: u32 = 500;
@@ -28,50 +28,48 @@ const LARGE_LOG: u64 = 1 << 20;
 /// How old the last look at the file may be for a single statement; renewals and transactions look every time.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What the worker tells the store besides its answers.
-#[derive(Debug, Default)]
-pub(super) struct Signals {
-    /// Whether this keeper has places in line, so that a watch pays.
-    pub(super) armed: AtomicBool,
-    /// Rung when `armed` becomes true.
-    pub(super) changed: Notify,
-}
-
 pub(super) struct Worker {
-    steps: Steps,
+    pub(super) steps: Steps,
     keeper: u64,
-    patience: Arc<AtomicU64>,
+    pub(super) patience: Arc<AtomicU64>,
     signals: Arc<Signals>,
-    events: mpsc::UnboundedSender<Event>,
+    /// What is to be told once the worker is free.
+    events: Vec<Event>,
     /// Grants already told as events, with their tokens: each is told once.
-    told: HashMap<HolderId, u64>,
+    pub(super) told: HashMap<HolderId, u64>,
     looked: Option<Instant>,
     /// When to clean next; at once after opening.
     clean_at: Option<Instant>,
     /// Commits since the log was last moved to the database.
-    commits: u32,
+    pub(super) commits: u32,
 }
 
 impl Worker {
-    pub(super) fn new(
-        opened: Opened,
-        boot: i64,
-        keeper: u64,
-        signals: Arc<Signals>,
-        events: mpsc::UnboundedSender<Event>,
-    ) -> Self {
+    pub(super) fn new(opened: Opened, boot: i64, keeper: u64, signals: Arc<Signals>) -> Self {
         let Opened { conn, place, patience } = opened;
         let log = std::fs::metadata(place.beside("-wal")).map_or(0, |file| file.len());
         let commits = if log >= LARGE_LOG { LOG_COMMITS } else { 0 };
         let steps = Steps::new(conn, place, boot);
-        Self { steps, keeper, patience, signals, events, told: HashMap::new(), looked: None, clean_at: None, commits }
+        Self {
+            steps,
+            keeper,
+            patience,
+            signals,
+            events: Vec::new(),
+            told: HashMap::new(),
+            looked: None,
+            clean_at: None,
+            commits,
+        }
     }
 
     /// Serves until the store is dropped and everything it sent is done.
     pub(super) fn run(this: &Mutex<Self>, jobs: &Receiver<Job>, queued: &AtomicUsize) {
         let mut pending = Pending::default();
+        let free = || this.lock().unwrap_or_else(PoisonError::into_inner);
+        let signals = free().signals.clone();
         while pending.gather(jobs) {
-            let mut this = this.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut this = free();
             let batch = pending.next_writes();
             let reads = pending.next_reads();
             // From here on the lock keeps callers from working themselves.
@@ -82,27 +80,25 @@ impl Worker {
             for job in reads {
                 this.read(job);
             }
+            let events = this.events();
+            if !events.is_empty() {
+                drop(this);
+                signals.tell(events);
+                this = free();
+            }
             this.checkpoint();
             this.clean();
         }
     }
 
-    /// A lone claim on the caller's own thread: the answer, and whether it is time to tidy. `None` when it would have
-    /// to wait, or when it takes more than one statement; then nothing has happened.
-    pub(super) fn directly(&mut self, op: &Op) -> Option<(Answer, bool)> {
-        if self.look_at_file(&[]).is_err() {
-            return None;
-        }
-        let patience = self.patience.swap(0, Ordering::Relaxed);
-        let answer = self.single(op);
-        self.patience.store(patience, Ordering::Relaxed);
-        // An error is left to the thread, which asks again and says what it was.
-        let answer = answer.ok().flatten()?;
-        if let Op::Acquire(claims) | Op::Release(claims) = op {
-            self.told.retain(|id, _| claims.iter().all(|claim| claim.holder != *id));
-        }
-        self.commits += 1;
-        Some((answer, self.commits >= LOG_COMMITS || self.wants_cleaning()))
+    /// What is to be told once the worker is free.
+    pub(super) fn events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Whether there is something to do that callers do not wait for.
+    pub(super) fn wants_tidying(&self) -> bool {
+        self.commits >= LOG_COMMITS || self.wants_cleaning()
     }
 
     /// Moves the log to the database now and then. Only here, because it waits for the disk.
@@ -164,7 +160,7 @@ impl Worker {
     }
 
     /// A lone claim on an uncontended lock: one statement that commits itself. `None`: it takes a transaction.
-    fn single(&self, op: &Op) -> rusqlite::Result<Option<Answer>> {
+    pub(super) fn single(&self, op: &Op) -> rusqlite::Result<Option<Answer>> {
         let at = self.at();
         Ok(match op {
             Op::Acquire(claims) if claims.len() == 1 => {
@@ -180,7 +176,7 @@ impl Worker {
         })
     }
 
-    fn transaction(&mut self, batch: &[Job]) -> rusqlite::Result<Vec<Result<Answer>>> {
+    pub(super) fn transaction(&mut self, batch: &[Job]) -> rusqlite::Result<Vec<Result<Answer>>> {
         self.steps.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         // Read after the wait for the write lock, and after every claim of the batch was stamped.
         let at = self.at();
@@ -252,16 +248,18 @@ impl Worker {
     }
 
     fn tell(&mut self, grants: Vec<(HolderId, crate::store::Grant)>) {
+        if grants.is_empty() || self.signals.sink().is_none() {
+            return;
+        }
         for (id, grant) in grants {
             if self.told.insert(id, grant.token.get()) != Some(grant.token.get()) {
-                // The receiver is gone when the store was dropped meanwhile.
-                let _ = self.events.send(Event::Granted(id, grant));
+                self.events.push(Event::Granted(id, grant));
             }
         }
     }
 
     /// A claim that speaks up has picked up its grant, or will see it in the answer.
-    fn forget_told(&mut self, batch: &[Job]) {
+    pub(super) fn forget_told(&mut self, batch: &[Job]) {
         if self.told.is_empty() {
             return;
         }
@@ -274,7 +272,7 @@ impl Worker {
         }
     }
 
-    fn after_commit(&mut self) {
+    pub(super) fn after_commit(&mut self) {
         if std::mem::take(&mut self.steps.elsewhere) {
             self.steps.place.touch();
         }
@@ -293,7 +291,7 @@ impl Worker {
         }
     }
 
-    fn look_at_file(&mut self, batch: &[Job]) -> Result<()> {
+    pub(super) fn look_at_file(&mut self, batch: &[Job]) -> Result<()> {
         let urgent = batch.iter().any(|job| matches!(job.op, Op::Renew(_)));
         if !urgent && self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
             return Ok(());
@@ -305,7 +303,7 @@ impl Worker {
     }
 
     /// What went wrong, once nothing of the transaction is left: a file that was replaced explains any other error.
-    fn database_error(&mut self, e: rusqlite::Error) -> Error {
+    pub(super) fn database_error(&mut self, e: rusqlite::Error) -> Error {
         self.roll_back();
         self.steps.own.clear();
         self.steps.elsewhere = false;

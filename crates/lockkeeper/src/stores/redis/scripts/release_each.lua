@@ -1,5 +1,6 @@
 -- Ends claims, held or waiting. KEYS as for an acquire. ARGV, for each claim: 'lk2:HOLDER-', and the tombstone's life in
--- ms; for none, the channel of the client's connection, or nothing. Replies 1 if the claim was there, 0 if not, or {code, …}; for several claims a list of them.
+-- ms; without a tombstone the channel of the client's connection, or nothing. Replies 1 if the claim was there, 0 if not, or
+-- {code, …}; for several claims a list of them.
 local count, all = #ARGV / 2
 if count > 1 then all = {} end
 for each = 1, count do
