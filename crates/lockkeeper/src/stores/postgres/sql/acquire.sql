@@ -72,6 +72,7 @@ DECLARE
     a {s}.answer;
     taken uuid[];
     tokens bigint[];
+    leases bigint[];
     i integer;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
@@ -108,11 +109,12 @@ BEGIN
             label = excluded.label, keeper = NULL, stamp = NULL, lease = NULL
         WHERE excluded.holder IS NOT NULL AND l.others = 0 AND (l.holder IS NULL OR l.expires <= at)
             AND l.token < {last}
-        RETURNING l.holder, l.token
+        RETURNING l.holder, l.token, l.ttl
     )
-    SELECT array_agg(f.holder), array_agg(f.token) INTO taken, tokens FROM free AS f WHERE f.holder IS NOT NULL;
-    RETURN QUERY SELECT x.holder, 1, t.token, x.ttl, NULL::integer, NULL::bigint, NULL::bytea, NULL::bigint, NULL::bytea
-        FROM unnest(holders, ttls) AS x (holder, ttl) JOIN unnest(taken, tokens) AS t (holder, token) USING (holder);
+    SELECT array_agg(f.holder), array_agg(f.token), array_agg(f.ttl) INTO taken, tokens, leases
+    FROM free AS f WHERE f.holder IS NOT NULL;
+    RETURN QUERY SELECT t.holder, 1, t.token, t.lease, NULL::integer, NULL::bigint, NULL::bytea, NULL::bigint, NULL::bytea
+        FROM unnest(taken, tokens, leases) AS t (holder, token, lease);
     IF cardinality(taken) = cardinality(names) THEN RETURN; END IF;
     FOR i IN SELECT x.i FROM unnest(names, holders) WITH ORDINALITY AS x (name, holder, i)
         LEFT JOIN unnest(taken) AS t (holder) USING (holder) WHERE t.holder IS NULL ORDER BY x.name LOOP
