@@ -117,7 +117,7 @@ BEGIN
         FROM unnest(taken, tokens, leases) AS t (holder, token, lease);
     IF cardinality(taken) = cardinality(names) THEN RETURN; END IF;
     FOR i IN SELECT x.i FROM unnest(names, holders) WITH ORDINALITY AS x (name, holder, i)
-        LEFT JOIN unnest(taken) AS t (holder) USING (holder) WHERE t.holder IS NULL ORDER BY x.name LOOP
+        WHERE x.holder <> ALL (coalesce(taken, '{}')) ORDER BY x.name LOOP
         RETURN NEXT {s}.acquire_one(names[i], holders[i], modes[i], ttls[i], queues[i], lives[i], stamps[i], my_keeper,
             hosts[i], pids[i], labels[i]);
     END LOOP;

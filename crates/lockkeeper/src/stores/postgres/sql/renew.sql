@@ -46,13 +46,12 @@ BEGIN
     RETURN a;
 END $f$;
 
--- Prolongs each claim, held or waiting; no name twice. Exclusive holders in one statement, the others one by one.
+-- Prolongs each claim, held or waiting; no name twice.
 CREATE OR REPLACE FUNCTION {s}.renew(names bytea[], holders uuid[], ttls bigint[], lives bigint[], stamps bigint[], my_keeper uuid)
 RETURNS SETOF {s}.answer LANGUAGE plpgsql {patience} AS $f$
 DECLARE
     at bigint := {now};
     a {s}.answer;
-    kept uuid[];
     i integer;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM {s}.wrong_isolation(); END IF;
@@ -72,21 +71,18 @@ BEGIN
     END IF;
     -- Rows are locked one after the other: who waits for one must not keep others for long.
     PERFORM set_config('lock_timeout', '{moment}', true);
-    -- In one order everywhere, so that two batches never wait for each other.
-    PERFORM 1 FROM {s}.lock l WHERE l.name = ANY (names) ORDER BY l.name FOR UPDATE;
-    WITH prolonged AS (
-        UPDATE {s}.lock l SET ttl = greatest(x.ttl, least(l.expires - at, l.ttl)),
-            expires = greatest(l.expires, at + x.ttl)
-        FROM unnest(names, holders, ttls) AS x (name, holder, ttl)
-        WHERE l.name = x.name AND l.holder = x.holder AND l.lease IS NULL AND l.expires > at
-        RETURNING l.holder
-    )
-    SELECT array_agg(p.holder) INTO kept FROM prolonged p;
-    RETURN QUERY SELECT k.holder, 1, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bytea, NULL::bigint,
-        NULL::bytea FROM unnest(kept) AS k (holder);
-    IF cardinality(kept) = cardinality(names) THEN RETURN; END IF;
-    FOR i IN SELECT x.i FROM unnest(names, holders) WITH ORDINALITY AS x (name, holder, i)
-        LEFT JOIN unnest(kept) AS k (holder) USING (holder) WHERE k.holder IS NULL ORDER BY x.name LOOP
-        RETURN NEXT {s}.renew_one(names[i], holders[i], ttls[i], lives[i], stamps[i], my_keeper);
+    -- In one order everywhere, so that two batches never wait for each other. A statement for each: planned for ten rows, one
+    -- for all of them compared every claim with every row.
+    FOR i IN SELECT x.i FROM unnest(names) WITH ORDINALITY AS x (name, i) ORDER BY x.name LOOP
+        UPDATE {s}.lock l SET ttl = greatest(ttls[i], least(l.expires - at, l.ttl)),
+            expires = greatest(l.expires, at + ttls[i])
+        WHERE l.name = names[i] AND l.holder = holders[i] AND l.lease IS NULL AND l.expires > at;
+        IF FOUND THEN
+            a := NULL;
+            a.holder := holders[i]; a.code := 1;
+        ELSE
+            a := {s}.renew_one(names[i], holders[i], ttls[i], lives[i], stamps[i], my_keeper);
+        END IF;
+        RETURN NEXT a;
     END LOOP;
 END $f$;
