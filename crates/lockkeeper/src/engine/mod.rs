@@ -88,7 +88,7 @@ impl Engine {
     fn with_state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let answer = act(&mut state);
-        let (left, wake) = state.news();
+        let (left, wake) = state.take_signs();
         let left = left && state.life != Life::Open;
         Later::act(state, &self.metrics);
         if left {

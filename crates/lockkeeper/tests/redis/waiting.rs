@@ -76,7 +76,7 @@ async fn published(server: &RedisServer, act: impl Future<Output = ()>) -> Vec<(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_goes_out_before_the_answer_to_the_release_that_hands_over() {
+async fn a_release_that_hands_over_publishes_to_its_own_connection_and_then_the_grant() {
     let server = RedisServer::new();
     let ttl = Duration::from_secs(30);
     let (holder, waiter) = (keeper(server.port(), ttl).await, keeper(server.port(), ttl).await);

@@ -85,7 +85,7 @@ impl State {
     }
 
     /// Whether a claim has left the tables, and whether the thread must look at its timers again, since this was asked last.
-    pub(in crate::engine) fn news(&mut self) -> (bool, bool) {
+    pub(in crate::engine) fn take_signs(&mut self) -> (bool, bool) {
         (std::mem::take(&mut self.later.left), std::mem::take(&mut self.timers.wake_thread))
     }
 

@@ -44,7 +44,7 @@ BEGIN
         OR wanted > (SELECT count(*) FROM {s}.claim c WHERE c.name = l.name AND c.kind = 'holder');
 END $f$;
 
--- Tells the waiter's keeper that the lock is handed over to it. One expression, so it costs no call.
+-- Tells the waiter's keeper that the lock is handed over to it.
 CREATE OR REPLACE FUNCTION {s}.tell(w {s}.claim, my_token bigint) RETURNS void LANGUAGE sql AS $f$
     SELECT pg_notify('lk_' || replace(w.keeper::text, '-', ''),
         replace(w.holder::text, '-', '') || ':' || my_token || ':' || w.stamp || ':' || w.ttl)
